@@ -52,8 +52,20 @@ FOLDED u32 hash_padded(u32 nbytes) { return nbytes ? (nbytes + kHashPad - 1) / k
 // Pieces of a message; of each there are 8 sums.
 FOLDED u32 hash_pieces(u32 padded) { return (padded + kPiece - 1) / kPiece; }
 
-// The sums of all pieces of a message of nbytes, a multiple of 8, to sums[8 * piece + lane]. All `warps` warps of a
-// block take part; a barrier has to follow. `data` is at a multiple of 8 bytes.
+// The 8 bytes from `at` on of a message of nbytes, or zeros behind it. ALIGNED: `data` is at a multiple of 8 bytes.
+template <bool ALIGNED = true>
+DEV u64 hashed_at(const u8* data, u32 at, u32 nbytes) {
+  if (ALIGNED && at + 8 <= nbytes) return *(const u64*)(data + at);
+  u64 value = 0;
+#pragma unroll
+  for (u32 b = 0; b < 8; b++)
+    if (at + b < nbytes) value |= (u64)data[at + b] << 8 * b;
+  return value;
+}
+
+// The sums of all pieces of a message of nbytes to sums[8 * piece + lane]. All `warps` warps of a block take part; a
+// barrier has to follow.
+template <bool ALIGNED = true>
 DEV void hash_sums(const u8* data, u32 nbytes, u32 warps, u64* sums) {
   u32 lane = threadIdx.x & 31, padded = hash_padded(nbytes), pieces = hash_pieces(padded);
   u64 key[4];
@@ -65,14 +77,14 @@ DEV void hash_sums(const u8* data, u32 nbytes, u32 warps, u64* sums) {
     if ((piece + 1) * kPiece + kStripe <= nbytes) {  // without the last stripe
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        u64 value = *(const u64*)(data + begin + 256 * j);
+        u64 value = hashed_at<ALIGNED>(data, begin + 256 * j, nbytes);
         sum += hash_product(value, key[j]), plain += value;
       }
     } else {
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         u32 at = begin + 256 * j;
-        u64 value = at < nbytes ? *(const u64*)(data + at) : 0;
+        u64 value = hashed_at<ALIGNED>(data, at, nbytes);
         if (at < padded - kStripe) sum += hash_product(value, key[j]), plain += value;
       }
     }
@@ -91,14 +103,15 @@ DEV u64 first_accumulator(u32 lane) {
   return value;
 }
 
-// The 128 bits of accumulators that lanes 0 to 7 have: the low 64 in even lanes, the high ones in odd lanes.
+// The 128 bits of the accumulators of eight lanes: the low 64 in even lanes, the high ones in odd lanes. So it is with
+// all that follows: each eight lanes of a warp may make a hash of their own.
 DEV u64 merged(u64 acc, u32 padded) {
   u32 odd = threadIdx.x & 1, at = odd ? kHighKey : kLowKey;
   u64 hash = odd ? ~(padded * kPrime2) : padded * kPrime1;
 #pragma unroll
   for (int i = 0; i < 8; i += 2) {
-    u64 a = __shfl_sync(0xffffffffu, acc, i) ^ secret_at(at + 8 * i);
-    u64 b = __shfl_sync(0xffffffffu, acc, i + 1) ^ secret_at(at + 8 * i + 8);
+    u64 a = __shfl_sync(0xffffffffu, acc, i, 8) ^ secret_at(at + 8 * i);
+    u64 b = __shfl_sync(0xffffffffu, acc, i + 1, 8) ^ secret_at(at + 8 * i + 8);
     hash += a * b ^ __umul64hi(a, b);
   }
   hash = (hash ^ hash >> 37) * 0x165667919E3779F9;
@@ -111,15 +124,16 @@ DEV u64 hash_of_sums(const u64* sums, u32 padded, u64 last) {
   u32 i = threadIdx.x & 7, full = (padded - 1) / kPiece;
   u64 acc = first_accumulator(i), key = secret_at(kScrambleKey + 8 * i);
   for (u32 piece = 0; piece < full; piece++) acc = scrambled(acc + sums[8 * piece + i], key);
+  __syncwarp();  // others may have had more pieces
   acc += sums[8 * full + i];
   acc += hash_product(last, secret_at(kLastKey + 8 * i)) + __shfl_xor_sync(0xffffffffu, last, 1);
   return merged(acc, padded);
 }
 
 // The 8 bytes of the last stripe of a message with its zeros that belong to lane & 7, for hash_of_sums.
+template <bool ALIGNED = true>
 DEV u64 last_of(const u8* data, u32 nbytes) {
-  u32 at = hash_padded(nbytes) - kStripe + 8 * (threadIdx.x & 7);
-  return at < nbytes ? *(const u64*)(data + at) : 0;
+  return hashed_at<ALIGNED>(data, hash_padded(nbytes) - kStripe + 8 * (threadIdx.x & 7), nbytes);
 }
 
 // H of `padded` bytes by one warp, read 8 bytes at a time: for headers and indexes.

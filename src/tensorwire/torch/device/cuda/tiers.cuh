@@ -3,7 +3,6 @@
 #include "frame.cuh"
 
 constexpr u32 kAll = 0xffffffffu;
-constexpr u32 kOnes = 0x01010101u;
 constexpr u32 kRoom = 288;  // behind resolved exponents: 32 that a short run writes, 260 that a window may reach
 
 DEV u32 ceil16(u32 nbytes) { return (nbytes + 15) & ~15u; }

@@ -1,0 +1,132 @@
+// Bit strings of docs/format.md, read: codes one by one, and numbers in Rice's code by all lanes of a warp.
+#pragma once
+#include "dev.h"
+
+// A place in the bit string of a block, whose bytes are at a multiple of 4 and 8 at least.
+struct Bits {
+  const u32* words;
+  u32 at;
+  u32 last;  // the number of the last but one 32-bit word: nothing behind it is read
+  u32 end;   // bits that codes may have
+};
+
+constexpr u32 kTooLarge = 1 << 18;  // a number that no code of a valid string has
+
+// The 32 bits from here on. Behind the block's bytes they have no meaning.
+DEV u32 window(const Bits& bits) {
+  const u32* words = bits.words + min(bits.at >> 5, bits.last);
+  return __funnelshift_r(words[0], words[1], bits.at & 31);
+}
+
+// `count` bits, below 32.
+DEV u32 take(Bits& bits, u32 count) {
+  u32 value = window(bits) & ((1u << count) - 1);
+  bits.at += count;
+  return value;
+}
+
+DEV u32 unary(Bits& bits) {
+  u32 zeros = 0;
+#pragma unroll 1
+  for (;;) {
+    u32 own = window(bits);
+    if (own) {
+      u32 here = __ffs(own) - 1;
+      bits.at += here + 1;
+      return zeros + here;
+    }
+    zeros += 32;
+    bits.at += 32;
+    if (bits.at >= bits.end) return kTooLarge;
+  }
+}
+
+// Exponential Golomb of order g, up to 63; kTooLarge for all numbers from there on.
+DEV u32 golomb(Bits& bits, u32 g) {
+  u32 q = unary(bits);
+  if (q + g <= 18) return ((1u << q) - 1 << g) + take(bits, q + g);
+  if (q || g > 63) return kTooLarge;
+  u32 low = take(bits, 18), rest = 0;
+  for (u32 left = g - 18; left;) {
+    u32 some = min(left, 31u);
+    rest |= take(bits, some);
+    left -= some;
+  }
+  return rest ? kTooLarge : low;
+}
+
+// Rice's code of k, up to 31, and a bit behind it if SIGNS. kTooLarge for all numbers from there on.
+template <bool SIGNS>
+DEV u32 rice(Bits& bits, u32 k, u32* sign) {
+  u32 own = window(bits), q;
+  if (own) {
+    q = __ffs(own) - 1;
+    bits.at += q + 1;
+    own = q + k + (SIGNS ? 2 : 1) > 32 ? window(bits) : own >> q >> 1;
+  } else {
+    q = unary(bits);
+    own = window(bits);
+  }
+  bits.at += k + SIGNS;
+  if (SIGNS) *sign = own >> k & 1;
+  u32 low = own & ((1u << k) - 1);
+  return q > kTooLarge >> k ? kTooLarge : min((q << k) + low, kTooLarge);
+}
+
+// The sum of what lanes before this one have, and that of all.
+DEV u32 sum_before(u32 value, u32 lane, u32* total) {
+  u32 sum = value;
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) sum = add_before<32>(sum, d);
+  *total = __shfl_sync(0xffffffffu, sum, 31);
+  return sum - value;
+}
+
+// `count` numbers below n, ascending, each as the gap to the one before, by all lanes of a warp. Each lane begins
+// somewhere. Wrong codes soon fall in with the right ones, and a lane that did not begin where the lane before it ends
+// begins there again. Lane 0 begins right, so all do when nothing changes any more.
+//
+// `numbers` gets them, with the sign in bit 15; n is at most 32,768 then. Null: only where the codes end is looked for,
+// and nothing is said of the numbers. False if they are not valid.
+template <bool SIGNS>
+DEV bool read_numbers(Bits& bits, u32 count, u32 k, u32 n, u16* numbers) {
+  u32 lane = threadIdx.x & 31, share = (count * (k + 1 + SIGNS) + (n >> k) + 31) / 32, sign = 0;
+  u32 first = bits.at, start = min(first + lane * share, bits.end), stop = min(first + (lane + 1) * share, bits.end);
+  u32 found = 0, sum = 0, end = 0;
+  bool stale = true;
+#pragma unroll 1
+  for (u32 round = 0; round <= 32; round++) {
+    if (stale) {
+      Bits own = {bits.words, start, bits.last, bits.end};
+      found = sum = 0;
+#pragma unroll 1
+      while (own.at < stop) {
+        sum += min(rice<SIGNS>(own, k, &sign), n) + 1;
+        found++;
+      }
+      end = own.at;
+    }
+    __syncwarp();
+    u32 before = __shfl_up_sync(0xffffffffu, end, 1);
+    if (lane == 0) before = first;
+    stale = before != start;
+    start = before;
+    if (!__any_sync(0xffffffffu, stale)) break;
+  }
+  u32 all, sums, i = sum_before(found, lane, &all), number = sum_before(sum, lane, &sums), finish = 0;
+  bool right = all >= count;
+  Bits own = {bits.words, start, bits.last, bits.end};
+#pragma unroll 1
+  while (own.at < stop && i < count && right) {
+    number += min(rice<SIGNS>(own, k, &sign), n);
+    if (numbers) {
+      right = number < n;
+      if (right) numbers[i] = (u16)(number | sign << 15);
+    }
+    number++;
+    if (++i == count) finish = own.at;
+  }
+  __syncwarp();
+  bits.at = __reduce_max_sync(0xffffffffu, finish);
+  return !__any_sync(0xffffffffu, !right) && bits.at <= bits.end;
+}
