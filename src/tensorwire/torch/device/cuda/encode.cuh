@@ -475,19 +475,12 @@ DEV u32 encode_short_run(const Encoding<L, WHOLE>& block, u32 lo, u8* list, u32 
 // the last stripe is taken away again.
 template <class L, bool WHOLE>
 DEV void complete_sums(const u8* words, u32 n, u64* sums) {
-  u32 nbytes = n * L::NBYTES, end = hash_padded(nbytes) - kStripe, lane = threadIdx.x & 31, i = lane & 7;
+  u32 nbytes = n * L::NBYTES, end = hash_padded(nbytes) - kStripe, lane = threadIdx.x & 31;
   bool full = WHOLE || n % 256 == 0;
   u32 begin = full ? end : n / 256 * (256 * L::NBYTES), piece = begin / kPiece;
-  u64 sum = 0, plain = 0;
-  for (u32 at = begin + 8 * lane; at < (full ? end + kStripe : end); at += 256) {
-    u64 value = hashed_at<WHOLE>(words, at, nbytes);
-    sum += hash_product(value, secret_at(at % kPiece / kStripe * 8 + 8 * i)), plain += value;
-  }
-  sum += __shfl_xor_sync(0xffffffffu, plain, 1);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 8);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 16);
+  u64 sum = sum_of_stripes<WHOLE>(words, nbytes, begin, full ? end + kStripe : end);
   if (lane >= 8) return;
-  u64* to = sums + 8 * piece + i;
+  u64* to = sums + 8 * piece + lane;
   *to = full ? *to - sum : begin % kPiece ? *to + sum : sum;
 }
 
