@@ -6,8 +6,8 @@
 //   check_index(frame, room, nbytes);       // all threads, of a plain frame with no more than one block a thread;
 //   likewise
 //
-// `nbytes` is what there is to read from the frame's first byte on, at a multiple of 16 bytes: bytes may follow the
-// frame. Nothing is read behind them, and whatever the bytes say, all accesses stay within `room`.
+// `nbytes` is what there is to read from the frame's first byte on, which is at a multiple of 16 bytes: a multiple of
+// 32, as frames have. Bytes may follow the frame. Nothing is read behind `nbytes`, whatever the bytes say.
 #pragma once
 #include "frame.cuh"
 #include "hash.cuh"
@@ -36,6 +36,7 @@ DEV Status status_of(u32 verdict) { return verdict == kNoneFails ? kDone : (Stat
 
 constexpr u32 kFixedNbytes = 128, kMostDims = 64, kProfileEnec = 0, kProfileResident = 3;
 constexpr u32 kHeadNwords = (kFixedNbytes + 8 * kMostDims + kHashPad) / kHashPad * kHashPad / 8;
+constexpr u32 kIndexSumWord = 14, kChecksumWord = 15;  // of the fixed part
 constexpr u32 kNotCopied = 0xffffffff;
 constexpr u32 kMostIndexNbytes = 4096;  // with extensions, and with what the frame's alignment adds
 constexpr u64 kMagic = 0x0a1a0a0d46575493;
@@ -50,6 +51,7 @@ struct HeaderRoom {
   u32 index_nbytes;                              // kNotCopied if it is too long, or not all there
   u32 verdict;                                   // the first check that fails << 8 | its status
 
+  METHOD u32 ndim() const { return (u32)(head[1] >> 24) & 255; }
   METHOD u32 unit_log2() const { return (u32)(head[2] >> 40) & 255; }
   METHOD u32 features() const { return (u32)(head[1] >> 32); }
   METHOD u32 profile() const { return (u32)(head[1] >> 8) & 255; }
@@ -60,33 +62,27 @@ struct HeaderRoom {
   METHOD u64 data_nbytes() const { return head[8]; }
   METHOD u32 block_words() const { return (u32)head[9]; }
   METHOD u32 padding_nbytes() const { return (u32)(head[9] >> 32); }
-  // Of a block whose entry was checked: where it begins behind the header, and what the index says of it.
-  METHOD u32 place(u32 block) const { return (u32)index[block] & 0x7fffffff; }
-  METHOD bool is_stored(u32 block) const { return (u32)index[block] >> 31; }
-  METHOD u32 checksum_of(u32 block) const { return (u32)(index[block] >> 32); }
+  // Of a block: where it begins behind the header, in units, and what else the index says of it.
+  METHOD u32 entry(u32 block) const { return ((const u32*)index)[2 * block]; }
+  METHOD u32 place(u32 block) const { return entry(block) & 0x7fffffff; }
+  METHOD bool is_stored(u32 block) const { return entry(block) >> 31; }
+  METHOD u32& checksum_of(u32 block) { return ((u32*)index)[2 * block + 1]; }
 };
-
-// 8 bytes at a multiple of 8; those from `nbytes` on are zeros.
-DEV u64 octets_at(const u8* data, u64 at, u64 nbytes) {
-  if (at + 8 <= nbytes) return *(const u64*)(data + at);
-  u64 value = 0;
-  for (u32 i = 0; at + i < nbytes; i++) value |= (u64)data[at + i] << 8 * i;
-  return value;
-}
 
 DEV u32 dims_of(const u8* frame, u32 nbytes) { return nbytes < kFixedNbytes ? 0 : min((u32)frame[11], kMostDims); }
 
 DEV void copy_header(const u8* frame, u32 nbytes, HeaderRoom& room) {
-  u32 begin = kFixedNbytes + 8 * dims_of(frame, nbytes), available = min(begin, nbytes);
+  u32 begin = kFixedNbytes + 8 * dims_of(frame, nbytes), available = min(begin, nbytes), length = kNotCopied;
+  const u64* words = (const u64*)frame;
+  u64 end = available < kFixedNbytes ? 0 : words[7];
+  if (end >= begin && end <= nbytes && end - begin <= kMostIndexNbytes && end % 8 == 0) length = (u32)end - begin;
   for (u32 i = threadIdx.x; i < kHeadNwords; i += blockDim.x) {
-    u64 value = octets_at(frame, 8 * i, available);
-    room.head[i] = i == 15 ? 0 : value;
-    if (i == 15) room.checksum = value;
+    u64 value = 8 * i < available ? words[i] : 0;
+    room.head[i] = i == kChecksumWord ? 0 : value;
+    if (i == kChecksumWord) room.checksum = value;
   }
-  u64 end = octets_at(frame, 56, available);
-  u32 length = end < begin || end > nbytes || end - begin > kMostIndexNbytes ? kNotCopied : (u32)end - begin;
-  for (u32 i = threadIdx.x; length != kNotCopied && i < hash_padded(length) / 8; i += blockDim.x)
-    room.index[i] = octets_at(frame + begin, 8 * i, length);
+  u32 padded = length == kNotCopied ? 0 : hash_padded(length);
+  for (u32 i = threadIdx.x; 8 * i < padded; i += blockDim.x) room.index[i] = 8 * i < length ? words[begin / 8 + i] : 0;
   if (threadIdx.x == 0) room.index_nbytes = length, room.verdict = kNoneFails;
 }
 
@@ -123,11 +119,8 @@ DEV u64 nbytes_of(const u64* shape, u32 ndim, u32 bits_of_element) {
 COLD Status check_fields(const HeaderRoom& room, u32 nbytes) {
   const u64* words = room.head;
   const u8* head = (const u8*)words;
-  if (nbytes < kFixedNbytes) {
-    u64 present = nbytes < 8 ? (1ull << 8 * nbytes) - 1 : ~0ull;
-    return (words[0] ^ kMagic) & present ? kCorrupt : kTruncated;
-  }
-  if (words[0] != kMagic) return kCorrupt;
+  if (words[0] != kMagic) return nbytes ? kCorrupt : kTruncated;
+  if (nbytes < kFixedNbytes) return kTruncated;
   if (head[8] != 1 || room.features() & ~1u) return kUnsupportedVersion;
   bool relative = room.features();
   if (head[9] > kProfileResident || (relative && head[9] == kProfileResident)) return kCorrupt;
@@ -162,16 +155,15 @@ COLD Status check_fields(const HeaderRoom& room, u32 nbytes) {
 // Steps 1 to 6, and the checksum of step 7 unless the index was not copied, by three warps.
 DEV void check_header_by_warps(HeaderRoom& room, u32 nbytes) {
   u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const u8* head = (const u8*)room.head;
   if (warp == 0) {
     Status status = check_fields(room, nbytes);
     if (status != kDone && lane == 0) refuse(&room.verdict, kOfHeader, status);
-  } else if (warp == 1) {
-    u64 hash = hash_by_warp(room.head, hash_padded(kFixedNbytes + 8 * min((u32)head[11], kMostDims)));
-    if (lane == 0 && hash != room.checksum) refuse(&room.verdict, kOfHeaderSum, kCorrupt);
-  } else if (warp == 2 && room.index_nbytes != kNotCopied) {
-    u64 hash = hash_by_warp(room.index, hash_padded(room.index_nbytes));
-    if (lane == 0 && hash != room.head[14]) refuse(&room.verdict, kOfIndexSum, kCorrupt);
+  } else if (warp == 1 || (warp == 2 && room.index_nbytes != kNotCopied)) {
+    bool of_index = warp == 2;
+    u32 length = of_index ? room.index_nbytes : kFixedNbytes + 8 * min(room.ndim(), kMostDims);
+    u64 hash = hash_by_warp(of_index ? room.index : room.head, hash_padded(length));
+    if (lane == 0 && hash != (of_index ? room.head[kIndexSumWord] : room.checksum))
+      refuse(&room.verdict, of_index ? kOfIndexSum : kOfHeaderSum, kCorrupt);
   }
 }
 

@@ -5,7 +5,8 @@
 //   WHOLE        whether a page has a multiple of 256 words
 //   frames       u8: the slots, `stride` bytes from one to the next, each at a multiple of 16; a frame begins where its
 //                slot does, and bytes may follow it
-//   stride, slot_nbytes  u32: of slots; what there is to read of one
+//   stride       u32: bytes
+//   slot_nbytes  u32: what there is to read of a slot, a multiple of 32
 //   page_ids     u32: where the page of each slot goes; 32 or 64 bits, with a sign
 //   id_nwords    u32: 1 or 2
 //   pool         u8: the pages, one behind the other, at a multiple of 16 bytes
@@ -31,15 +32,22 @@ constexpr u32 kMostPieces = kMostRuns * 512 / kPiece;
 
 enum Coding : u32 { kRefused, kStored, kConstant, kTier };
 
-// A block of a page, and its descriptor.
+// A block of a page.
 struct PageBlock {
   const u8* begin;
   u32 nbytes, first, n;  // the number of its first word in the page, and how many there are
-  Coding coding;
-  u32 lo, escapes;  // of kTier
-  u32 word;         // of kConstant
 
   METHOD const u32* words() const { return (const u32*)begin; }
+};
+
+// What its descriptor says, as it is kept from the checks to the words.
+struct Coded {
+  u32 packed;  // the coding; a constant's word, or the lowest exponent of the tier and how many escape
+
+  METHOD Coding coding() const { return (Coding)(packed & 3); }
+  METHOD u32 word() const { return packed >> 8; }
+  METHOD u32 lo() const { return packed >> 8 & 255; }
+  METHOD u32 escapes() const { return packed >> 16; }
 };
 
 template <class L>
@@ -50,47 +58,40 @@ struct OneTier {
   static METHOD u32 bytes_at(u32 n) { return digits_at(n) + field_nwords(n, WIDTH); }
 };
 
+template <class L>
+DEV PageBlock block_of(const u8* blocks, const HeaderRoom& room, u32 number, u32 page_words) {
+  u32 unit = room.unit_log2(), block_words = room.block_words(), place = room.place(number);
+  u32 first = number * block_words, n = words_of(number, page_words, block_words);
+  u32 next = first + n < page_words ? room.place(number + 1) : (u32)(room.data_nbytes() >> unit);
+  return {blocks + ((u64)place << unit), (next - place) << unit, first, n};
+}
+
 // Read a descriptor. What is wrong with it is told, and then the coding is kRefused.
 template <class L>
-DEV PageBlock open_block(const u8* blocks, HeaderRoom& room, u32 block, u32 page_words) {
+DEV Coded open_block(const PageBlock& block, HeaderRoom& room) {
   typedef OneTier<L> Tier;
-  u32 unit = room.unit_log2(), block_words = room.block_words(), place = room.place(block);
-  PageBlock found;
-  found.first = block * block_words;
-  found.n = words_of(block, page_words, block_words);
-  u32 next = found.first + found.n < page_words ? room.place(block + 1) : (u32)(room.data_nbytes() >> unit);
-  found.begin = blocks + ((u64)place << unit);
-  found.nbytes = (next - place) << unit;
-  found.coding = kStored;
-  if (room.is_stored(block)) return found;
-  uint4 tail = *(const uint4*)(found.begin + found.nbytes - 16);
+  u32 unit = 1u << room.unit_log2();
+  uint4 tail = *(const uint4*)(block.begin + block.nbytes - 16);
   u32 tag = tail.w >> 24, kind = tag & 7, rest = tag >> 3 & 3, variant = tag >> 5, extended = tail.w >> 16 & 255;
-  found.coding = kRefused;
+  bool resident = room.profile() == kProfileResident;
   if (kind == 0 || rest == 3 || (kind == 7 && (extended == 0 || extended > 5))) {
     refuse(&room.verdict, kOfKind, kUnsupportedVersion);
-  } else if (kind == 1 && tag == 1 && found.nbytes == 1u << unit) {
-    found.coding = kConstant;
-    found.word = tail.w >> (24 - 8 * L::NBYTES) & ((1u << 8 * L::NBYTES) - 1);
-  } else if (kind == 7 && extended == 1 && rest == 0 && variant < 6 && room.profile() != kProfileEnec) {
-    found.lo = tail.x >> 8 & 255;
-    found.escapes = tail.y & 0xffff;
-    u32 streams = 4 * Tier::bytes_at(found.n) + ((found.escapes + 3) & ~3u),
-        available = found.nbytes - Tier::DESCRIPTOR;
-    bool valid = tail.x >> 16 == 0 && tail.y >> 16 == 0 && tail.z == 0 && (tail.w & 0xffff) == 0 &&
-                 found.lo + (1u << Tier::WIDTH) - 1 <= 1u << L::EXPONENT_BITS && streams <= available &&
-                 available - streams < 1u << unit;
-    if (variant != Tier::VARIANT)
-      refuse(&room.verdict, kOfKernel, kHostOnly);
-    else if (!valid)
-      refuse(&room.verdict, kOfBlock, kCorrupt);
-    else
-      found.coding = kTier;
-  } else if (room.profile() == kProfileResident) {
+  } else if (kind == 1 && tag == 1 && block.nbytes == unit) {
+    return {kConstant | (tail.w >> (24 - 8 * L::NBYTES) & ((1u << 8 * L::NBYTES) - 1)) << 8};
+  } else if (kind == 7 && extended == 1 && rest == 0 && variant == Tier::VARIANT && room.profile() != kProfileEnec) {
+    u32 lo = tail.x >> 8 & 255, escapes = tail.y & 0xffff;
+    u32 streams = 4 * Tier::bytes_at(block.n) + ((escapes + 3) & ~3u), available = block.nbytes - Tier::DESCRIPTOR;
+    u32 zeros = tail.x >> 16 | tail.y >> 16 | tail.z | (tail.w & 0xffff);
+    if (!zeros && lo + (1u << Tier::WIDTH) - 1 <= 1u << L::EXPONENT_BITS && streams <= available &&
+        available - streams < unit)
+      return {kTier | lo << 8 | escapes << 16};
+    refuse(&room.verdict, kOfBlock, kCorrupt);
+  } else if (resident && !(kind == 7 && extended == 1 && rest == 0 && variant < 6)) {
     refuse(&room.verdict, kOfBlock, kCorrupt);
   } else {
     refuse(&room.verdict, kOfKernel, kHostOnly);
   }
-  return found;
+  return {kRefused};
 }
 
 // Escapes -----------------------------------------------------------------------------------------------------------
@@ -162,12 +163,6 @@ DEV u32 add_up_runs(u16* counts, u32 runs) {
 
 // Checks ------------------------------------------------------------------------------------------------------------
 
-DEV bool has_other_than_zeros(const u8* octets, u32 nbytes) {
-  bool found = false;
-  for (u32 i = threadIdx.x; i < nbytes; i += kThreads) found |= octets[i] != 0;
-  return found;
-}
-
 // Whether a field's last run, which is short, has bits that belong to no number.
 template <int W>
 DEV bool has_filler(const u32* field, u32 n) {
@@ -187,39 +182,50 @@ DEV bool has_filler(const u32* field, u32 n) {
 
 // What a block must hold besides its checksum and the number of its escapes.
 template <class L, bool WHOLE>
-DEV bool is_sound(const PageBlock& block) {
+DEV bool is_sound(const PageBlock& block, Coded coded) {
   typedef OneTier<L> Tier;
-  if (block.coding == kStored)
-    return !has_other_than_zeros(block.begin + block.n * L::NBYTES, block.nbytes - block.n * L::NBYTES);
-  if (block.coding == kConstant) return !has_other_than_zeros(block.begin, block.nbytes - 1 - L::NBYTES);
-  u32 at = 4 * Tier::bytes_at(block.n) + block.escapes;
-  const u8* octets = (const u8*)(block.words() + Tier::bytes_at(block.n));
-  bool wrong = has_other_than_zeros(block.begin + at, block.nbytes - Tier::DESCRIPTOR - at);
-  if (L::EXPONENT_BITS < 8)
-    for (u32 i = threadIdx.x; i < block.escapes; i += kThreads) wrong |= octets[i] >> L::EXPONENT_BITS != 0;
-  if (!WHOLE && block.n & 255) {
-    wrong |= has_filler<L::REST_BITS>(block.words(), block.n);
-    wrong |= has_filler<Tier::WIDTH>(block.words() + Tier::digits_at(block.n), block.n);
+  u32 begin = 0, end = block.nbytes;  // of the zeros
+  bool wrong = false;
+  if (coded.coding() == kStored) {
+    begin = block.n * L::NBYTES;
+  } else if (coded.coding() == kConstant) {
+    end -= 1 + L::NBYTES;
+  } else {
+    const u32 *digits = block.words() + Tier::digits_at(block.n), *bytes = block.words() + Tier::bytes_at(block.n);
+    begin = 4 * Tier::bytes_at(block.n) + coded.escapes(), end -= Tier::DESCRIPTOR;
+    if (L::EXPONENT_BITS < 8)
+      for (u32 i = threadIdx.x; i < coded.escapes(); i += kThreads)
+        wrong |= ((const u8*)bytes)[i] >> L::EXPONENT_BITS != 0;
+    if (!WHOLE && block.n & 255)
+      wrong |= has_filler<L::REST_BITS>(block.words(), block.n) || has_filler<Tier::WIDTH>(digits, block.n);
   }
+#pragma unroll 1
+  for (u32 i = begin + threadIdx.x; i < end; i += kThreads) wrong |= block.begin[i] != 0;
   return !wrong;
 }
 
-// All of a block. What is wrong is told; `before` gets the escapes before each of its runs. A barrier has to follow.
+// All of a block. What is wrong is told; else what the descriptor says takes the place of the checksum, and `before`
+// gets the escapes before each run. Before and behind it stand barriers.
 template <class L, bool WHOLE>
-DEV void check_block(const PageBlock& block, u32 checksum, HeaderRoom& room, u64* sums, u16* before) {
+DEV void check_block(const PageBlock& block, u32 number, HeaderRoom& room, u64* sums, u16* before) {
   typedef OneTier<L> Tier;
   u32 warp = threadIdx.x >> 5;
-  bool has_tier = block.coding == kTier;
+  Coded coded = {kStored};
+  if (!room.is_stored(number)) coded = open_block<L>(block, room);
   hash_sums(block.begin, block.nbytes, kWarps, sums);
-  if (has_tier) count_escapes_of_runs<Tier::WIDTH, WHOLE>(block.words() + Tier::digits_at(block.n), block.n, before);
-  if (block.coding != kRefused && !is_sound<L, WHOLE>(block)) refuse(&room.verdict, kOfBlock, kCorrupt);
+  if (coded.coding() == kTier)
+    count_escapes_of_runs<Tier::WIDTH, WHOLE>(block.words() + Tier::digits_at(block.n), block.n, before);
+  if (coded.coding() != kRefused && !is_sound<L, WHOLE>(block, coded)) refuse(&room.verdict, kOfBlock, kCorrupt);
   __syncthreads();
   if (warp == 0) {
     u64 hash = hash_of_sums(sums, hash_padded(block.nbytes), last_of(block.begin, block.nbytes));
-    if (threadIdx.x == 0 && (u32)hash != checksum) refuse(&room.verdict, kOfBlockSum, kCorrupt);
-  } else if (warp == 1 && has_tier) {
+    if (threadIdx.x == 0) {
+      if ((u32)hash != room.checksum_of(number)) refuse(&room.verdict, kOfBlockSum, kCorrupt);
+      room.checksum_of(number) = coded.packed;
+    }
+  } else if (warp == 1 && coded.coding() == kTier) {
     u32 escapes = add_up_runs(before, num_runs(block.n));
-    if (escapes != block.escapes) refuse(&room.verdict, kOfBlock, kCorrupt);
+    if (escapes != coded.escapes()) refuse(&room.verdict, kOfBlock, kCorrupt);
   }
 }
 
@@ -239,14 +245,14 @@ DEV void patch_word(u8* words, u32 place, u32 exponent) {
 
 // The exponents that escape take their places, run by run, each by a warp.
 template <class L>
-DEV void patch_escapes(const PageBlock& block, const u16* before, u8* words) {
+DEV void patch_escapes(const PageBlock& block, u32 all_escapes, const u16* before, u8* words) {
   typedef OneTier<L> Tier;
   const u32* digits = block.words() + Tier::digits_at(block.n);
   const u8* octets = (const u8*)(block.words() + Tier::bytes_at(block.n));
   u32 lane = threadIdx.x & 31, runs = num_runs(block.n);
 #pragma unroll 1
   for (u32 run = threadIdx.x >> 5; run < runs; run += kWarps) {
-    u32 rank = before[run], next = run + 1 < runs ? before[run + 1] : block.escapes;
+    u32 rank = before[run], next = run + 1 < runs ? before[run + 1] : all_escapes;
     if (rank == next) continue;
     u32 escapes[2];
     escapes_in_lane<Tier::WIDTH>(escapes, digits, block.n, run);
@@ -266,7 +272,7 @@ DEV void patch_escapes(const PageBlock& block, const u16* before, u8* words) {
 
 // Words of any number, a group by a thread, as if no digit escaped; at a multiple of a word.
 template <class L>
-DEV void decode_groups(const PageBlock& block, u8* words) {
+DEV void decode_groups(const PageBlock& block, u32 lo, u8* words) {
   typedef OneTier<L> Tier;
   constexpr int LOWER = L::REST_BITS < 8 ? L::REST_BITS : 8, UPPER = L::REST_BITS - LOWER;
   const u32 *rests = block.words(), *digits = rests + Tier::digits_at(block.n);
@@ -277,7 +283,7 @@ DEV void decode_groups(const PageBlock& block, u8* words) {
     if (UPPER) rest[1][0] = group_of_field(rests + field_nwords(block.n, LOWER), block.n, UPPER, run, c, group);
     u32 x = group_of_field(digits, block.n, Tier::WIDTH, run, c, group);
     x &= ~(escapes_of_group(x, Tier::WIDTH, 4) * 15);  // the sum of an escape might carry into the next byte
-    join<L, 1>(made, x + block.lo * kOnes, rest[0]);
+    join<L, 1>(made, x + lo * kOnes, rest[0]);
     for (u32 i = 0; i < min(block.n - first, 4u); i++) {
       if (L::NBYTES == 2) ((u16*)words)[first + i] = (u16)(made[i / 2] >> i % 2 * 16);
       if (L::NBYTES == 1) words[first + i] = (u8)(made[0] >> i * 8);
@@ -286,21 +292,28 @@ DEV void decode_groups(const PageBlock& block, u8* words) {
 }
 
 template <class L, bool WHOLE>
-DEV void decode_block(const PageBlock& block, const u16* before, u8* words) {
+DEV void decode_block(const PageBlock& block, Coded coded, const u16* before, u8* words) {
   typedef OneTier<L> Tier;
   u32 nbytes = block.n * L::NBYTES;
-  if (block.coding == kStored) {
-    copy_bytes(words, block.begin, nbytes, threadIdx.x, kThreads);
-  } else if (block.coding == kConstant) {
-    u32 pattern = block.word * (L::NBYTES == 1 ? kOnes : 0x00010001u);
-    fill_bytes(words, pattern, pattern, nbytes, L::NBYTES, threadIdx.x, kThreads);
+  if (coded.coding() == kStored) {
+    if (WHOLE)
+      copy_pieces<uint4>(words, block.begin, nbytes, threadIdx.x, kThreads);
+    else
+      copy_bytes(words, block.begin, nbytes, threadIdx.x, kThreads);
+  } else if (coded.coding() == kConstant) {
+    u32 pattern = coded.word() * (L::NBYTES == 1 ? kOnes : 0x00010001u);
+    if (WHOLE)
+      for (u32 i = threadIdx.x; i < nbytes / 16; i += kThreads)
+        ((uint4*)words)[i] = {pattern, pattern, pattern, pattern};
+    else
+      fill_bytes(words, pattern, pattern, nbytes, L::NBYTES, threadIdx.x, kThreads);
   } else {
     if (WHOLE)
-      decode_whole<L, Tier::WIDTH, 2>(block.words(), block.n, block.lo, 0, block.n >> 8, words);
+      decode_whole<L, Tier::WIDTH, 2>(block.words(), block.n, coded.lo(), 0, block.n >> 8, words);
     else
-      decode_groups<L>(block, words);
+      decode_groups<L>(block, coded.lo(), words);
     __syncthreads();
-    patch_escapes<L>(block, before, words);
+    patch_escapes<L>(block, coded.escapes(), before, words);
   }
 }
 
@@ -351,19 +364,19 @@ GLOBAL void BOUNDS(kThreads, 3)
   u32 num_blocks = verdict == kNoneFails ? num_blocks_of(page_words, room.block_words()) : 0;
   const u8* blocks = frame + room.header_nbytes();
 #pragma unroll 1
-  for (u32 block = 0; block < num_blocks; block++) {
+  for (u32 number = 0; number < num_blocks; number++) {
+    PageBlock block = block_of<L>(blocks, room, number, page_words);
     __syncthreads();
-    PageBlock found = open_block<L>(blocks, room, block, page_words);
-    check_block<L, WHOLE>(found, room.checksum_of(block), room, sums, before + (found.first >> 8));
+    check_block<L, WHOLE>(block, number, room, sums, before + (block.first >> 8));
   }
   __syncthreads();
   verdict = room.verdict;
   if (threadIdx.x == 0) status[slot] = status_of(verdict);
   if (verdict != kNoneFails) return;
 #pragma unroll 1
-  for (u32 block = 0; block < num_blocks; block++) {
-    PageBlock found = open_block<L>(blocks, room, block, page_words);
-    decode_block<L, WHOLE>(found, before + (found.first >> 8),
-                           pool + ((u64)page * page_words + found.first) * L::NBYTES);
+  for (u32 number = 0; number < num_blocks; number++) {
+    PageBlock block = block_of<L>(blocks, room, number, page_words);
+    decode_block<L, WHOLE>(block, {room.checksum_of(number)}, before + (block.first >> 8),
+                           pool + ((u64)page * page_words + block.first) * L::NBYTES);
   }
 }

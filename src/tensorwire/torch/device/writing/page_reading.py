@@ -25,6 +25,7 @@ LAYOUTS = {
 MOST_WORDS = 1 << 16
 _RUN = 256
 _ALIGNMENT = 16
+_FRAME_UNIT = 32  # bytes, of which every frame has a multiple
 _THREADS = 256
 _MOST_SLOT_NBYTES = 1 << 31
 
@@ -46,6 +47,7 @@ def decode_pages(
         ValueError: a tensor has another dtype, shape, place or device than is expected.
     """
     _check(frames, pool, page_ids, status, page_words)
+    frames = frames[:, : frames.shape[1] // _FRAME_UNIT * _FRAME_UNIT]
     if not len(frames):
         return
     if driver is None:
