@@ -66,30 +66,28 @@ DEV PageBlock block_of(const u8* blocks, const HeaderRoom& room, u32 number, u32
   return {blocks + ((u64)place << unit), (next - place) << unit, first, n};
 }
 
-// Read a descriptor. What is wrong with it is told, and then the coding is kRefused.
+// Read a descriptor. What is wrong with it goes to `fault`; then the coding is kRefused.
 template <class L>
-DEV Coded open_block(const PageBlock& block, HeaderRoom& room) {
+DEV Coded open_block(const PageBlock& block, const HeaderRoom& room, u32& fault) {
   typedef OneTier<L> Tier;
-  u32 unit = 1u << room.unit_log2();
   uint4 tail = *(const uint4*)(block.begin + block.nbytes - 16);
-  u32 tag = tail.w >> 24, kind = tag & 7, rest = tag >> 3 & 3, variant = tag >> 5, extended = tail.w >> 16 & 255;
-  bool resident = room.profile() == kProfileResident;
-  if (kind == 0 || rest == 3 || (kind == 7 && (extended == 0 || extended > 5))) {
-    refuse(&room.verdict, kOfKind, kUnsupportedVersion);
-  } else if (kind == 1 && tag == 1 && block.nbytes == unit) {
-    return {kConstant | (tail.w >> (24 - 8 * L::NBYTES) & ((1u << 8 * L::NBYTES) - 1)) << 8};
-  } else if (kind == 7 && extended == 1 && rest == 0 && variant == Tier::VARIANT && room.profile() != kProfileEnec) {
-    u32 lo = tail.x >> 8 & 255, escapes = tail.y & 0xffff;
-    u32 streams = 4 * Tier::bytes_at(block.n) + ((escapes + 3) & ~3u), available = block.nbytes - Tier::DESCRIPTOR;
-    u32 zeros = tail.x >> 16 | tail.y >> 16 | tail.z | (tail.w & 0xffff);
-    if (!zeros && lo + (1u << Tier::WIDTH) - 1 <= 1u << L::EXPONENT_BITS && streams <= available &&
-        available - streams < unit)
+  u32 tag = tail.w >> 24, kind = tag & 7, extended = kind == 7 ? tail.w >> 16 & 255 : 1, unit = 1u << room.unit_log2();
+  bool one_tier = tag == (7 | Tier::VARIANT << 5) && extended == 1, constant = tag == 1 && block.nbytes == unit;
+  if (one_tier && room.profile() != kProfileEnec) {
+    u32 lo = tail.x >> 8 & 255, escapes = tail.y & 0xffff, others = tail.x >> 16 | tail.y >> 16 | tail.z;
+    u32 available = block.nbytes - Tier::DESCRIPTOR, streams = 4 * Tier::bytes_at(block.n) + ((escapes + 3) & ~3u);
+    bool named = lo + (1u << Tier::WIDTH) - 1 <= 1u << L::EXPONENT_BITS;
+    if (named && !(others | (tail.w & 0xffff)) && available >= streams && available - streams < unit)
       return {kTier | lo << 8 | escapes << 16};
-    refuse(&room.verdict, kOfBlock, kCorrupt);
-  } else if (resident && !(kind == 7 && extended == 1 && rest == 0 && variant < 6)) {
-    refuse(&room.verdict, kOfBlock, kCorrupt);
+    fault = min(fault, fault_of(kOfBlock, kCorrupt));
+  } else if (constant) {
+    return {kConstant | (tail.w >> (24 - 8 * L::NBYTES) & ((1u << 8 * L::NBYTES) - 1)) << 8};
+  } else if (kind == 0 || (tag >> 3 & 3) == 3 || extended - 1 > 4) {
+    fault = min(fault, fault_of(kOfKind, kUnsupportedVersion));
   } else {
-    refuse(&room.verdict, kOfKernel, kHostOnly);
+    bool on_host =
+        room.profile() != kProfileResident || ((tag & 31) == 7 && extended == 1 && tag >> 5 < 6 && !one_tier);
+    fault = min(fault, on_host ? fault_of(kOfKernel, kHostOnly) : fault_of(kOfBlock, kCorrupt));
   }
   return {kRefused};
 }
@@ -204,29 +202,29 @@ DEV bool is_sound(const PageBlock& block, Coded coded) {
   return !wrong;
 }
 
-// All of a block. What is wrong is told; else what the descriptor says takes the place of the checksum, and `before`
-// gets the escapes before each run. Before and behind it stand barriers.
+// What is wrong with a block. What its descriptor says takes the place of its checksum, and `before` gets the escapes
+// before each run. A barrier stands before and behind it.
 template <class L, bool WHOLE>
-DEV void check_block(const PageBlock& block, u32 number, HeaderRoom& room, u64* sums, u16* before) {
+DEV u32 block_fault(const PageBlock& block, u32 number, HeaderRoom& room, u64* sums, u16* before) {
   typedef OneTier<L> Tier;
-  u32 warp = threadIdx.x >> 5;
+  u32 warp = threadIdx.x >> 5, fault = kNoneFails;
   Coded coded = {kStored};
-  if (!room.is_stored(number)) coded = open_block<L>(block, room);
+  if (!room.is_stored(number)) coded = open_block<L>(block, room, fault);
   hash_sums(block.begin, block.nbytes, kWarps, sums);
   if (coded.coding() == kTier)
     count_escapes_of_runs<Tier::WIDTH, WHOLE>(block.words() + Tier::digits_at(block.n), block.n, before);
-  if (coded.coding() != kRefused && !is_sound<L, WHOLE>(block, coded)) refuse(&room.verdict, kOfBlock, kCorrupt);
+  if (coded.coding() != kRefused) fault = min(fault, fault_if(!is_sound<L, WHOLE>(block, coded), kOfBlock));
   __syncthreads();
   if (warp == 0) {
     u64 hash = hash_of_sums(sums, hash_padded(block.nbytes), last_of(block.begin, block.nbytes));
     if (threadIdx.x == 0) {
-      if ((u32)hash != room.checksum_of(number)) refuse(&room.verdict, kOfBlockSum, kCorrupt);
+      fault = min(fault, fault_if((u32)hash != room.checksum_of(number), kOfBlockSum));
       room.checksum_of(number) = coded.packed;
     }
   } else if (warp == 1 && coded.coding() == kTier) {
-    u32 escapes = add_up_runs(before, num_runs(block.n));
-    if (escapes != coded.escapes()) refuse(&room.verdict, kOfBlock, kCorrupt);
+    fault = min(fault, fault_if(add_up_runs(before, num_runs(block.n)) != coded.escapes(), kOfBlock));
   }
+  return fault;
 }
 
 // Words -------------------------------------------------------------------------------------------------------------
@@ -243,30 +241,42 @@ DEV void patch_word(u8* words, u32 place, u32 exponent) {
   }
 }
 
-// The exponents that escape take their places, run by run, each by a warp.
+// The exponents that escape from a run take their places, by a warp. `rank` is how many escape before it.
 template <class L>
-DEV void patch_escapes(const PageBlock& block, u32 all_escapes, const u16* before, u8* words) {
+DEV void patch_run(const PageBlock& block, u32 run, u32 rank, u8* words) {
   typedef OneTier<L> Tier;
-  const u32* digits = block.words() + Tier::digits_at(block.n);
   const u8* octets = (const u8*)(block.words() + Tier::bytes_at(block.n));
-  u32 lane = threadIdx.x & 31, runs = num_runs(block.n);
+  u32 escapes[2];
+  escapes_in_lane<Tier::WIDTH>(escapes, block.words() + Tier::digits_at(block.n), block.n, run);
+  u32 counts = __popc(escapes[0]) | __popc(escapes[1]) << 16, sum = counts;
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) sum = add_before<32>(sum, d);
+  u32 total = __shfl_sync(kAll, sum, 31), earlier = sum - counts;
+#pragma unroll
+  for (u32 k = 0; k < 2; k++) {
+    u32 at = rank + (k ? (total & 0xffff) + (earlier >> 16) : earlier & 0xffff);
 #pragma unroll 1
-  for (u32 run = threadIdx.x >> 5; run < runs; run += kWarps) {
-    u32 rank = before[run], next = run + 1 < runs ? before[run + 1] : all_escapes;
-    if (rank == next) continue;
-    u32 escapes[2];
-    escapes_in_lane<Tier::WIDTH>(escapes, digits, block.n, run);
-    u32 counts = __popc(escapes[0]) | __popc(escapes[1]) << 16, sum = counts;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) sum = add_before<32>(sum, d);
-    u32 total = __shfl_sync(kAll, sum, 31), earlier = sum - counts;
-#pragma unroll
-    for (u32 k = 0; k < 2; k++) {
-      u32 at = rank + (k ? (total & 0xffff) + (earlier >> 16) : earlier & 0xffff);
-      for (u32 left = escapes[k]; left; left &= left - 1)
-        patch_word<L>(words, run * 256 + (lane + 32 * k) * 4 + (__ffs(left) - 1) / 8, octets[at++]);
+    for (u32 left = escapes[k]; left; left &= left - 1) {
+      u32 place = run * 256 + ((threadIdx.x & 31) + 32 * k) * 4 + (__ffs(left) - 1) / 8;
+      patch_word<L>(words, place, octets[at++]);
     }
-    __syncwarp();
+  }
+  __syncwarp();
+}
+
+// The same of all runs: warps take every so many of those that have escapes.
+template <class L>
+DEV void patch_runs(const PageBlock& block, u32 escapes, const u16* before, u8* words) {
+  u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, runs = num_runs(block.n), runs_of_warp = (runs + 7) / kWarps;
+#pragma unroll 1
+  for (u32 first = 0; first < runs_of_warp; first += 32) {
+    u32 run = (first + lane) * kWarps + warp, rank = run < runs ? before[run] : escapes;
+    u32 next = run + 1 < runs ? before[run + 1] : escapes;
+#pragma unroll 1
+    for (u32 left = __ballot_sync(kAll, rank != next); left; left &= left - 1) {
+      u32 own = __ffs(left) - 1;
+      patch_run<L>(block, (first + own) * kWarps + warp, __shfl_sync(kAll, rank, own), words);
+    }
   }
 }
 
@@ -313,7 +323,7 @@ DEV void decode_block(const PageBlock& block, Coded coded, const u16* before, u8
     else
       decode_groups<L>(block, coded.lo(), words);
     __syncthreads();
-    patch_escapes<L>(block, coded.escapes(), before, words);
+    patch_runs<L>(block, coded.escapes(), before, words);
   }
 }
 
@@ -321,14 +331,13 @@ DEV void decode_block(const PageBlock& block, Coded coded, const u16* before, u8
 
 // Whether the frame is one of a page of this kind, and one that is decoded here.
 template <class L>
-DEV Status fits(const HeaderRoom& room, u32 slot_nbytes, u32 page_words, u64 label_low, u32 label_high) {
+DEV u32 place_fault(const HeaderRoom& room, u32 slot_nbytes, u32 page_words, u64 label_low, u64 label_high) {
   constexpr u64 LAYOUT = L::NBYTES | L::EXPONENT_BITS << 8 | L::REST_BITS << 16 | 1 << 24 | 1ull << 32;
-  bool labelled = room.head[4] == label_low && room.head[5] == label_high && room.bits() == 8 * L::NBYTES;
-  if (!labelled || room.content_nbytes() != page_words * L::NBYTES) return kAnotherTensor;
-  if (room.features()) return kBaseMismatch;
-  if (room.header_nbytes() > slot_nbytes) return kTruncated;
-  bool here = room.layout() == LAYOUT && room.index_nbytes != kNotCopied;
-  return here ? kDone : kHostOnly;
+  u64 others = (room.head[4] ^ label_low) | (room.head[5] ^ label_high) | (room.bits() ^ 8 * L::NBYTES);
+  if (others | (room.content_nbytes() ^ page_words * L::NBYTES)) return fault_of(kOfPlace, kAnotherTensor);
+  if (room.features()) return fault_of(kOfPlace, kBaseMismatch);
+  if (room.header_nbytes() > slot_nbytes) return fault_of(kOfPlace, kTruncated);
+  return room.layout() != LAYOUT || room.index_nbytes == kNotCopied ? fault_of(kOfKernel, kHostOnly) : kNoneFails;
 }
 
 template <class L, bool WHOLE>
@@ -348,26 +357,23 @@ GLOBAL void BOUNDS(kThreads, 3)
   }
   copy_header(frame, slot_nbytes, room);
   __syncthreads();
-  check_header_by_warps(room, slot_nbytes);
-  if (threadIdx.x == kThreads - 1) {
-    Status place = fits<L>(room, slot_nbytes, page_words, pair64(label0, label1), label2);
-    if (place != kDone) refuse(&room.verdict, place == kHostOnly ? kOfKernel : kOfPlace, place);
-  }
+  u32 fault = header_fault(room, slot_nbytes);
+  if (threadIdx.x == 0)
+    fault = min(fault, place_fault<L>(room, slot_nbytes, page_words, pair64(label0, label1), label2));
+  tell(fault, room);
   __syncthreads();
   u32 verdict = room.verdict;
-  if (verdict == kNoneFails) {
-    __syncthreads();  // all have read the verdict
-    check_index(frame, room, slot_nbytes, page_words, L::NBYTES);
-    __syncthreads();
-    verdict = room.verdict;
-  }
+  __syncthreads();
+  if (verdict == kNoneFails) tell(index_fault(frame, room, slot_nbytes, page_words, L::NBYTES), room);
+  __syncthreads();
+  verdict = room.verdict;
   u32 num_blocks = verdict == kNoneFails ? num_blocks_of(page_words, room.block_words()) : 0;
   const u8* blocks = frame + room.header_nbytes();
 #pragma unroll 1
   for (u32 number = 0; number < num_blocks; number++) {
     PageBlock block = block_of<L>(blocks, room, number, page_words);
     __syncthreads();
-    check_block<L, WHOLE>(block, number, room, sums, before + (block.first >> 8));
+    tell(block_fault<L, WHOLE>(block, number, room, sums, before + (block.first >> 8)), room);
   }
   __syncthreads();
   verdict = room.verdict;
