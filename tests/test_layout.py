@@ -345,6 +345,10 @@ FOLDERS = {
         "library": {"driver", "orders", "plan", "product", "product_cascades", "product_rows", "rows"},
         "frame": {"cuda_kernels", "driver", "library", "nvidia", "planned", "product", "product_rows", "triton"},
         "engines": {"binaries", "frame", "nvidia", "nvrtc", "triton"},
+        "writing": {"cuda_kernels", "driver", "nvidia", "plan"},
+    },
+    "torch/device/writing": {
+        "encoding": {"new_frames"},
     },
     "torch/device/triton": {
         "blocks": {"fields"},

@@ -112,11 +112,13 @@ DEV u32 __float_as_uint(float v) { return __builtin_bit_cast(u32, v); }
 DEV float __uint_as_float(u32 v) { return __builtin_bit_cast(float, v); }
 DEV u32 f16_of(float value) { return shim_f16_of(value); }
 DEV float float_of_f16(u32 bits) { return shim_float_of_f16(bits); }
+DEV u64 add_product(u32 a, u32 b, u64 sum) { return sum + (u64)a * b; }
 DEV u32 add_byte(u32 octets, int k, u32 sum) { return sum + (octets >> 8 * k & 255); }
 template <class T>
 DEV T __ldg(const T* at) {
   return *at;
 }
+DEV u32 kept(u32 number) { return number; }
 template <class T>
 DEV T* kept(T* address) {
   return address;

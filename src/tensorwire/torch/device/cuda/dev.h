@@ -39,6 +39,13 @@ DEV u32 bits_of(u32 mask, u32 a, u32 b) {
 // Byte k of `octets`, added to `sum`.
 DEV u32 add_byte(u32 octets, int k, u32 sum) { return __dp4a(octets, 1u << 8 * k, sum); }
 
+// sum + a * b, all bits of the product.
+DEV u64 add_product(u32 a, u32 b, u64 sum) {
+  u64 r;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(r) : "r"(a), "r"(b), "l"(sum));
+  return r;
+}
+
 // Plus the sum of the lane `distance` before this one, if it is one of the same LANES. All lanes of a warp take part.
 template <int LANES>
 DEV u32 add_before(u32 sum, int distance) {
@@ -60,6 +67,12 @@ DEV T* kept(T* address) {
   size_t global = __cvta_generic_to_global(address);
   asm("" : "+l"(global));
   return (T*)__cvta_global_to_generic(global);
+}
+
+// A number that a loop then keeps, for the same reason.
+DEV u32 kept(u32 number) {
+  asm("" : "+r"(number));
+  return number;
 }
 
 // Shared memory by 32-bit addresses -------------------------------------------------------------------------------

@@ -30,10 +30,10 @@ DEV u64 secret_at(u32 at) {
   return shift ? kSecret[word] >> shift | kSecret[word + 1] << (64 - shift) : kSecret[word];
 }
 
-// Of 8 bytes of a stripe: what the accumulator of their lane adds, besides the bytes of the lane beside it.
-DEV u64 hash_product(u64 value, u64 key) {
+// Plus what 8 bytes of a stripe add to the accumulator of their lane, besides the bytes of the lane beside it.
+DEV u64 hash_product(u64 value, u64 key, u64 sum = 0) {
   u64 mixed = value ^ key;
-  return (u64)(u32)mixed * (u32)(mixed >> 32);
+  return add_product((u32)mixed, (u32)(mixed >> 32), sum);
 }
 
 DEV u64 scrambled(u64 acc, u64 key) { return ((acc ^ acc >> 47) ^ key) * kPrime32_1; }
@@ -44,10 +44,11 @@ FOLDED u32 hash_padded(u32 nbytes) { return nbytes ? (nbytes + kHashPad - 1) / k
 // Pieces of a message; of each there are 8 sums.
 FOLDED u32 hash_pieces(u32 padded) { return (padded + kPiece - 1) / kPiece; }
 
-// The 8 bytes from `at` on of a message of nbytes, or zeros behind it. ALIGNED: `data` is at a multiple of 8 bytes.
-template <bool ALIGNED = true>
+// The 8 bytes from `at` on of a message of nbytes, and the zeros behind it. EIGHTS: the message begins at a multiple of
+// 8 bytes, and has such a number of them.
+template <bool EIGHTS = true>
 DEV u64 hashed_at(const u8* data, u32 at, u32 nbytes) {
-  if (ALIGNED && at + 8 <= nbytes) return *(const u64*)(data + at);
+  if (EIGHTS) return at < nbytes ? *(const u64*)(data + at) : 0;
   u64 value = 0;
 #pragma unroll
   for (u32 b = 0; b < 8; b++)
@@ -63,14 +64,14 @@ DEV u64 stripe_sum(u64 products, u64 plain) {
 }
 
 // The sum of stripes [begin, end) of a message of nbytes, in bytes, all of one piece; by one warp.
-template <bool ALIGNED = true>
+template <bool EIGHTS = true>
 DEV u64 sum_of_stripes(const u8* data, u32 nbytes, u32 begin, u32 end) {
   u32 lane = threadIdx.x & 31;
   u64 products = 0, plain = 0;
 #pragma unroll 1
   for (u32 at = begin + 8 * lane; at < end; at += 256) {
-    u64 value = hashed_at<ALIGNED>(data, at, nbytes);
-    products += hash_product(value, secret_at(8 * (at % kPiece / kStripe + lane % 8))), plain += value;
+    u64 value = hashed_at<EIGHTS>(data, at, nbytes);
+    products = hash_product(value, secret_at(8 * (at % kPiece / kStripe + lane % 8)), products), plain += value;
   }
   __syncwarp();
   return stripe_sum(products, plain);
@@ -78,7 +79,7 @@ DEV u64 sum_of_stripes(const u8* data, u32 nbytes, u32 begin, u32 end) {
 
 // The sums of all pieces of a message of nbytes to sums[8 * piece + lane]. All `warps` warps of a block take part; a
 // barrier has to follow.
-template <bool ALIGNED = true>
+template <bool EIGHTS = true>
 DEV void hash_sums(const u8* data, u32 nbytes, u32 warps, u64* sums) {
   u32 lane = threadIdx.x & 31, last = hash_padded(nbytes) - kStripe, whole = min(nbytes, last) / kPiece;
   u32 piece = threadIdx.x >> 5;
@@ -88,21 +89,24 @@ DEV void hash_sums(const u8* data, u32 nbytes, u32 warps, u64* sums) {
 #pragma unroll 1
   for (; piece < whole; piece += warps) {
     u64 products = 0, plain = 0;
+    const u8* at = data + (u64)piece * kPiece + lane * 8;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-      u64 value = hashed_at<ALIGNED>(data, piece * kPiece + lane * 8 + 256 * j, ~0u);
-      products += hash_product(value, key[j]), plain += value;
+      u64 value = hashed_at<EIGHTS>(at, 256 * j, kPiece);
+      products = hash_product(value, key[j], products), plain += value;
     }
     products = stripe_sum(products, plain);
     if (lane < 8) sums[8 * piece + lane] = products;
   }
   for (; piece * kPiece <= last; piece += warps) {
-    u64 sum = sum_of_stripes<ALIGNED>(data, nbytes, piece * kPiece, min((piece + 1) * kPiece, last));
+    u64 sum = sum_of_stripes<EIGHTS>(data, nbytes, piece * kPiece, min((piece + 1) * kPiece, last));
     if (lane < 8) sums[8 * piece + lane] = sum;
   }
 }
 
 CONSTANT u64 kFirstAccumulators[8] = {kPrime32_3, kPrime1, kPrime2, kPrime3, kPrime4, kPrime32_2, kPrime5, kPrime32_1};
+
+DEV u64 first_accumulator(u32 lane) { return kFirstAccumulators[lane]; }
 
 // The 128 bits of the accumulators of eight lanes: the low 64 in even lanes, the high ones in odd lanes. So it is with
 // all that follows: each eight lanes of a warp may make a hash of their own.
@@ -123,7 +127,8 @@ DEV u64 merged(u64 acc, u32 padded) {
 // belong to lane & 7: as `merged` gives it.
 DEV u64 hash_of_sums(const u64* sums, u32 padded, u64 last) {
   u32 i = threadIdx.x & 7, full = (padded - 1) / kPiece;
-  u64 acc = kFirstAccumulators[i], key = secret_at(kScrambleKey + 8 * i);
+  u64 acc = first_accumulator(i), key = secret_at(kScrambleKey + 8 * i);
+#pragma unroll 8
   for (u32 piece = 0; piece < full; piece++) acc = scrambled(acc + sums[8 * piece + i], key);
   __syncwarp();  // others may have had more pieces
   acc += sums[8 * full + i];
@@ -132,20 +137,46 @@ DEV u64 hash_of_sums(const u64* sums, u32 padded, u64 last) {
 }
 
 // The 8 bytes of the last stripe of a message with its zeros that belong to lane & 7, for hash_of_sums.
-template <bool ALIGNED = true>
+template <bool EIGHTS = true>
 DEV u64 last_of(const u8* data, u32 nbytes) {
-  return hashed_at<ALIGNED>(data, hash_padded(nbytes) - kStripe + 8 * (threadIdx.x & 7), nbytes);
+  return hashed_at<EIGHTS>(data, hash_padded(nbytes) - kStripe + 8 * (threadIdx.x & 7), nbytes);
 }
 
 // H of `padded` bytes by one warp, read 8 bytes at a time: for headers and indexes.
 DEV u64 hash_by_warp(const u64* message, u32 padded) {
   u32 i = threadIdx.x & 7, stripes = padded / kStripe;
-  u64 acc = kFirstAccumulators[i], scramble_key = secret_at(kScrambleKey + 8 * i);
+  u64 acc = first_accumulator(i), scramble_key = secret_at(kScrambleKey + 8 * i);
   for (u32 s = 0; s < stripes; s++) {
     u32 at = s % 16 * 8 + 8 * i;
     u64 value = message[8 * s + i];
-    acc += hash_product(value, secret_at(s + 1 < stripes ? at : kLastKey + 8 * i)) + message[8 * s + (i ^ 1)];
+    acc = hash_product(value, secret_at(s + 1 < stripes ? at : kLastKey + 8 * i), acc) + message[8 * s + (i ^ 1)];
     if (s % 16 == 15 && s + 1 < stripes) acc = scrambled(acc, scramble_key);
   }
   return merged(acc, padded);
+}
+
+// H of a message of any length by all `warps` warps of a block, up to MOST pieces at a time; `sums` has room for one
+// more. The first warp gets it, as `merged` gives it; the others get nothing.
+template <u32 MOST>
+DEV u64 hash_by_block(const u8* data, u32 nbytes, u32 warps, u64* sums) {
+  u32 i = threadIdx.x & 7, padded = hash_padded(nbytes), at = 0;
+  u64 acc = first_accumulator(i), key = secret_at(kScrambleKey + 8 * i);
+  for (bool ended = false; !ended; at += MOST * kPiece) {
+    u32 rest = nbytes - at;
+    ended = rest <= MOST * kPiece;
+    hash_sums(data + at, ended ? rest : min(rest, MOST * kPiece + kHashPad), warps, sums);  // these pieces are complete
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      u32 full = ended ? (padded - at - 1) / kPiece : MOST;
+      for (u32 piece = 0; piece < full; piece++) acc = scrambled(acc + sums[8 * piece + i], key);
+      if (ended) {
+        u64 last = last_of(data, nbytes);
+        acc += sums[8 * full + i];
+        acc += hash_product(last, secret_at(kLastKey + 8 * i)) + __shfl_xor_sync(0xffffffffu, last, 1);
+        acc = merged(acc, padded);
+      }
+    }
+    __syncthreads();
+  }
+  return acc;
 }

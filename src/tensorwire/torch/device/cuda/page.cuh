@@ -52,6 +52,7 @@ DEV void write_header(u8* frame, const Encoded& block, u32 n, u32 padding, const
                       const u64* block_sums, u64 block_last, u64* messages) {
   u32 lane = threadIdx.x & 31, nbytes = n * L::NBYTES;
   u64 *header = messages, *index = messages + kMessage, *root = index + kMessage;
+#pragma unroll 1
   for (u32 i = lane; i < 3 * kMessage; i += 32) messages[i] = 0;
   bool of_block = lane & 8;
   u64 hash = hash_of_sums(of_block ? block_sums : content_sums, hash_padded(of_block ? block.nbytes : nbytes),
@@ -110,6 +111,7 @@ GLOBAL void BOUNDS(kEncoders, 3)
     return;
   }
   u32 whole = kPageHeader + block.nbytes, padding = frame_nbytes > whole ? frame_nbytes - whole : 0;
+#pragma unroll 1
   for (u32 i = 16 * t; i < padding; i += 16 * kEncoders) *(uint4*)(data + block.nbytes + i) = {0, 0, 0, 0};
   __syncthreads();
   u64* block_sums = (u64*)room.lists;  // which are copied
