@@ -350,6 +350,10 @@ FOLDERS = {
         "frame": {"cuda_kernels", "driver", "library", "nvidia", "planned", "product", "product_rows", "triton"},
         "engines": {"binaries", "frame", "nvidia", "nvrtc", "triton"},
         "sync": {"frame", "writing"},
+        "writing": {"cuda_kernels", "driver", "nvidia", "plan"},
+    },
+    "torch/device/writing": {
+        "encoding": {"new_frames"},
     },
     "torch/device/triton": {
         "blocks": {"fields"},

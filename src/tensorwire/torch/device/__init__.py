@@ -5,5 +5,6 @@ docs/devices.md says what is decoded how, and what was proven on what.
 """
 
 from .frame import decode_frame
+from .writing.encoding import encode_into
 
-__all__ = ["decode_frame"]
+__all__ = ["decode_frame", "encode_into"]
