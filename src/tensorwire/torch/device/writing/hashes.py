@@ -34,7 +34,9 @@ def content_hashes(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         RuntimeError: the device has no NVRTC.
     """
     if len({each.device for each in tensors}) != 1:
-        raise ValueError(f"expected tensors on one device, got {len(tensors)} on {sorted({str(t.device) for t in tensors})}")
+        raise ValueError(
+            f"expected tensors on one device, got {len(tensors)} on {sorted({str(t.device) for t in tensors})}"
+        )
     device = tensors[0].device
     driver = driver_of(device)
     given = [each.detach().contiguous() for each in tensors]
