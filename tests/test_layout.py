@@ -27,7 +27,7 @@ MAX_LINES = 500
 # What every part may import.
 GROUND = ("_ground", "errors")
 # Python, low to high: a part imports parts before it, never those behind it.
-LAYERS = (*GROUND, "codec", "kv", "storage", "files", "checkpoint", "safetensors", "sync", "torch", "cli")
+LAYERS = (*GROUND, "codec", "storage", "files", "checkpoint", "safetensors", "sync", "torch", "kv", "cli")
 # Modules in the root of the package, by the part that they belong to.
 HELPERS = {"__main__": "cli"}
 
@@ -101,6 +101,7 @@ DOORS = {
     ("tensorwire", "checkpoint"): {""},
     ("tensorwire", "torch"): {"loading"},
     ("kv", "codec"): {""},
+    ("kv", "torch"): {"device"},
     ("files", "codec"): {""},
     ("files", "storage"): {"ahead", "inputs", "local", "locations", "pipeline", "pool", "readable", "remote", "spool"},
     ("checkpoint", "codec"): {""},
