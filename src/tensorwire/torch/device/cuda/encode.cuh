@@ -247,16 +247,20 @@ DEV Sampled sample_block(const u8* words, u32 n, const EncodeRoom& room) {
   counters[t] = 0;
   if (t < 36) counters[256 + t] = 0;
   __syncthreads();
-  // Four neighbours from a place in each share that is never the same: content may repeat from one share to the next.
-  u32 place = t * share + (t * 158 % 256 * (share - min(share, kSamplesOfThread)) >> 8), step = 1;
-  if (n <= kSampled) place = t, step = kEncoders;
-  bool unlike = false;
-#pragma unroll
-  for (u32 i = 0; i < kSamplesOfThread; i++) {
-    if (place + i * step >= n) continue;
-    u32 word = word_at<L>(words, place + i * step);
-    unlike |= word != first;
+  u32 unlike = 0;
+  const auto count = [&](u32 place) {
+    u32 word = word_at<L>(words, place);
+    unlike |= word ^ first;
     atomicAdd(&counters[exponent_of<L>(word)], 1u);
+  };
+  if (n > kSampled) {
+    // Four neighbours from a place in each share that is never the same: content may repeat from one share to the next.
+    u32 place = t * share + (t * 158 % 256 * (share - kSamplesOfThread) >> 8);
+#pragma unroll
+    for (u32 i = 0; i < kSamplesOfThread; i++) count(place + i);
+  } else {
+#pragma unroll 1
+    for (u32 place = t; place < n; place += kEncoders) count(place);
   }
   if (__any_sync(0xffffffffu, unlike) && (t & 31) == 0) atomicOr(&counters[kUnlike], 1u);
   __syncthreads();
