@@ -65,23 +65,22 @@ DEV u32 golomb(Bits& bits, u32 g) {
   return value;
 }
 
-// Rice's code of k, up to 31, and a bit behind it if SIGNS. kTooLarge for all numbers from there on.
+// The number of Rice's code of k, up to 31, and a bit behind it if SIGNS: exact below kTooLarge, and not below it for all
+// others.
 template <bool SIGNS>
 DEV u32 rice(Bits& bits, u32 k, u32* sign) {
-  u32 own = window(bits), q;
-  if (own) {
-    q = __ffs(own) - 1;
-    bits.at += q + 1;
-    own = q + k + (SIGNS ? 2 : 1) > 32 ? window(bits) : own >> q >> 1;
-  } else {
+  u32 own = window(bits), shift = min(k, 24u);  // no sum below overflows then
+  u32 q = __ffs(own) - 1, high = q << shift;
+  if (own == 0) {
     q = many_zeros(bits);
-    bits.at += q + 1;
-    own = window(bits);
+    high = q > kTooLarge >> shift ? kTooLarge : q << shift;
   }
+  own = own >> q >> 1;
+  bits.at += q + 1;
+  if (q + k + SIGNS >= 32) own = window(bits);
   bits.at += k + SIGNS;
   if (SIGNS) *sign = own >> k & 1;
-  u32 low = own & ((1u << k) - 1);
-  return q > kTooLarge >> k ? kTooLarge : min((q << k) + low, kTooLarge);
+  return high + (own & ((1u << k) - 1));
 }
 
 // The sum of what lanes before this one have, and that of all.

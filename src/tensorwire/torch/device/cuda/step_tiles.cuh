@@ -12,7 +12,7 @@ DEV void advance(Walk& walk, Bits bits) {
     return;
   }
   bits.at = walk.at;
-  walk.next = min(walk.next + 1 + rice<SIGNS>(bits, walk.k, &walk.sign), 2 * kTooLarge);
+  walk.next = min(walk.next + 1 + min(rice<SIGNS>(bits, walk.k, &walk.sign), kTooLarge), 2 * kTooLarge);
   walk.at = bits.at;
   walk.left--;
 }
