@@ -26,8 +26,9 @@ DEV u32 take(Bits& bits, u32 count) {
 }
 
 // How many zeros stand from here to the next one, of 32 and more. As many as there are bits, if none stands behind.
-COLD u32 many_zeros(Bits bits) {
+DEV u32 many_zeros(Bits bits) {
   u32 zeros = 32;
+#pragma unroll 1
   for (bits.at += 32; bits.at < bits.end; bits.at += 32, zeros += 32) {
     u32 own = window(bits);
     if (own) return zeros + __ffs(own) - 1;
@@ -43,9 +44,10 @@ DEV u32 unary(Bits& bits) {
 
 // The number of an exponential Golomb code of order g behind its q zeros and the one, where q + g is over 18: kTooLarge
 // but for high bits that are all zeros.
-COLD u32 long_golomb(Bits bits, u32 q, u32 g) {
+DEV u32 long_golomb(Bits bits, u32 q, u32 g) {
   if (q || g > 63) return kTooLarge;
   u32 low = take(bits, 18), rest = 0;
+#pragma unroll 1
   for (u32 left = g - 18; left;) {
     u32 some = min(left, 31u);
     rest |= take(bits, some);

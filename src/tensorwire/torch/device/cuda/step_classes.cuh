@@ -14,11 +14,36 @@ struct ClassesShared {
   u32 masks[kMaskWords];  // by threshold
   u16 before[kGroups];    // by class, its words before each group
   u32 sums[kMostClasses - 1][kRelativeWarps];
-  u32 thresholds[kMostClasses - 1];
+  u32 least[kMostClasses - 1];  // thresholds, where they stand in words, for each word of a register
   u32 totals[kMostClasses];  // words of each class
 };
 
-// Classes of which the masks have room for WORDS words.
+// The top bits of eight bytes, in the highest byte.
+DEV u32 top_bits(u32 low, u32 high) {
+  return ((low >> 7 & 0x01010101u) | (high >> 3 & 0x10101010u)) * 0x01020408u;
+}
+
+  // Bits of 16 words, number i of as many.
+  template <class T, u32 NWORDS>
+  DEV void mark_16(ClassesShared* shared, u32 count, u32 i, u32* own) {
+    constexpr u32 TOP = (sizeof(T) == 1 ? 0x01010101u : 0x00010001u) << (8 * sizeof(T) - 1);
+#pragma unroll
+    for (int j = 0; j < 4 * sizeof(T); j++) own[j] |= TOP;
+    u16* masks = (u16*)shared->masks + i;
+#pragma unroll 1
+    for (u32 c = 0; c + 1 < count; c++, masks += NWORDS * 2) {
+      u32 least = shared->least[c], bits[4 * sizeof(T)];
+      // No borrow leaves a word: its top bit is set, and stays so where the rest is at least the threshold.
+#pragma unroll
+      for (int j = 0; j < 4 * sizeof(T); j++) bits[j] = own[j] - least;
+      if constexpr (sizeof(T) == 2)
+#pragma unroll
+        for (int j = 0; j < 4; j++) bits[j] = prmt(bits[2 * j], bits[2 * j + 1], 0x7531);
+      *masks = (u16)prmt(top_bits(bits[0], bits[1]), top_bits(bits[2], bits[3]), 0x73);
+    }
+  }
+
+  // Classes of which the masks have room for WORDS words.
 template <u32 WORDS>
 struct Classes {
   static constexpr u32 NWORDS = WORDS / 32, GROUPS = WORDS / kGroup;
@@ -27,31 +52,24 @@ struct Classes {
 
   // Masks of n words at a multiple of 16 bytes, by `threads` threads of which this is one.
   template <class T>
-  METHOD void mark(const T* words, u32 exponent_bits, u32 thread, u32 threads) const {
-    constexpr u32 ONES = sizeof(T) == 1 ? 0x01010101u : 0x00010001u, TOP = ONES << (8 * sizeof(T) - 1);
-    constexpr int NREGISTERS = 4 * sizeof(T), MOST = WORDS == kWholeWords ? kWholeClasses - 1 : kMostClasses - 1;
-    u32 shift = 8 * sizeof(T) - 1 - exponent_bits, least[MOST];
-#pragma unroll
-    for (u32 c = 0; c < MOST; c++) least[c] = c + 1 < count ? (shared->thresholds[c] << shift) * ONES : 0;
-    u16* masks = (u16*)shared->masks;
+  METHOD void mark(const T* words, u32 thread, u32 threads) const {
 #pragma unroll 1
-    for (u32 i = thread; i < num_groups() * (kGroup / 16); i += threads) {
-      u32 own[NREGISTERS];
-      load(own, words, i * 16);
+    for (u32 i = thread; i < n / 16; i += threads) {
+      u32 own[4 * sizeof(T)];
 #pragma unroll
-      for (int j = 0; j < NREGISTERS; j++) own[j] |= TOP;
-#pragma unroll
-      for (u32 c = 0; c < MOST; c++) {
-        if (c + 1 >= count) break;
-        u32 bits[NREGISTERS];
-        // No borrow leaves a word: its top bit is set, and stays so where the rest is at least the threshold.
-#pragma unroll
-        for (int j = 0; j < NREGISTERS; j++) bits[j] = own[j] - least[c];
-        if constexpr (sizeof(T) == 2)
-#pragma unroll
-          for (int j = 0; j < 4; j++) bits[j] = prmt(bits[2 * j], bits[2 * j + 1], 0x7531);
-        masks[c * (NWORDS * 2) + i] = (u16)prmt(top_bits(bits[0], bits[1]), top_bits(bits[2], bits[3]), 0x73);
+      for (u32 j = 0; j < sizeof(T); j++) {
+        uint4 four = ((const uint4*)(words + i * 16))[j];
+        own[4 * j] = four.x, own[4 * j + 1] = four.y, own[4 * j + 2] = four.z, own[4 * j + 3] = four.w;
       }
+      mark_16<T, NWORDS>(shared, count, i, own);
+    }
+#pragma unroll 1
+    for (u32 i = n / 16 + thread; i < num_groups() * (kGroup / 16); i += threads) {  // zeros stand behind the last word
+      u32 own[4 * sizeof(T)] = {};
+#pragma unroll
+      for (u32 j = 0; j < 16; j++)
+        if (i * 16 + j < n) own[j * sizeof(T) / 4] |= (u32)words[i * 16 + j] << j * 8 * sizeof(T) % 32;
+      mark_16<T, NWORDS>(shared, count, i, own);
     }
   }
 
@@ -141,28 +159,5 @@ struct Classes {
     for (u32 j = 0; j < 4; j++)
       if (some > 32 * j) ones += __popc(some >= 32 * j + 32 ? own[j] : own[j] & ((1u << (some - 32 * j)) - 1));
     return ones;
-  }
-
-  // The top bits of eight bytes, in the highest byte.
-  METHOD static u32 top_bits(u32 low, u32 high) {
-    return ((low >> 7 & 0x01010101u) | (high >> 3 & 0x10101010u)) * 0x01020408u;
-  }
-
-  // 16 words from number `first` on; zeros behind the last one.
-  template <class T>
-  METHOD void load(u32* own, const T* words, u32 first) const {
-    if (first + 16 <= n) {
-#pragma unroll
-      for (u32 j = 0; j < sizeof(T); j++) {
-        uint4 four = ((const uint4*)(words + first))[j];
-        own[4 * j] = four.x, own[4 * j + 1] = four.y, own[4 * j + 2] = four.z, own[4 * j + 3] = four.w;
-      }
-      return;
-    }
-#pragma unroll
-    for (u32 j = 0; j < 4 * sizeof(T); j++) own[j] = 0;
-#pragma unroll
-    for (u32 i = 0; i < 16; i++)
-      if (first + i < n) own[i * sizeof(T) / 4] |= (u32)words[first + i] << i * 8 * sizeof(T) % 32;
   }
 };
