@@ -176,7 +176,7 @@ DEV bool has_hash(const Pair& pair, u32 offset, u64 hash) {
 constexpr u32 kAtContentHash = 80, kAtBaseHash = 96;
 
 template <class T, bool WRITE>
-GLOBAL void BOUNDS(kRelativeThreads, 4)
+GLOBAL void BOUNDS(kRelativeThreads, WRITE ? 4 : 3)
     take_blocks(const Pair* pairs, Opened* opened, u64* messages, int* status, const u32* pair_of) {
   SHARED(SparseShared, shared);
   u64* sums = (u64*)shared->classes.masks;

@@ -75,38 +75,39 @@ struct Classes {
 
   // Counts before groups, and of classes. All threads; barriers stand before, inside and behind.
   METHOD void add_up() const {
-    constexpr u32 MOST = WORDS == kWholeWords ? kWholeClasses - 1 : kMostClasses - 1;
-    u32 t = threadIdx.x, lane = t & 31, warp = t >> 5, total, own[MOST];
+    u32 t = threadIdx.x, lane = t & 31, warp = t >> 5;
+    u16* before = shared->before + t;
     __syncthreads();
-#pragma unroll
-    for (u32 c = 0; c < MOST; c++) {
-      if (c + 1 >= count) break;
-      u32 ones = 0;
+#pragma unroll 1
+    for (u32 c = 1; c < count; c++) {  // words from the class on, in this warp's groups
+      u32 ones = 0, total;
       if (t < num_groups()) {
-        uint4 four = ((const uint4*)(shared->masks + c * NWORDS))[t];
+        uint4 four = ((const uint4*)(shared->masks + (c - 1) * NWORDS))[t];
         ones = __popc(four.x) + __popc(four.y) + __popc(four.z) + __popc(four.w);
         if (t == n / kGroup) ones = ones_of_some(four, n % kGroup);  // a threshold of 0 is below zeros behind the last
       }
-      own[c] = sum_before(ones, lane, &total);
-      if (lane == 31) shared->sums[c][warp] = total;
+      u32 own = sum_before(ones, lane, &total);
+      if (t < GROUPS) before[c * GROUPS] = (u16)own;
+      if (lane == 31) shared->sums[c - 1][warp] = total;
     }
     __syncthreads();
-    u32 from = t * kGroup, all = n;  // of words from the threshold before on
-#pragma unroll
-    for (u32 c = 0; c < MOST + 1; c++) {
+    u32 from = t * kGroup, all = n;
+#pragma unroll 1
+    for (u32 c = 0; c < count; c++) {
       u32 next = 0, sum = 0;
       if (c + 1 < count) {
-        next = own[c < MOST ? c : 0];
+        const uint4* sums = (const uint4*)shared->sums[c];
+        uint4 low = sums[0], high = sums[1];
+        const u32 some[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        next = t < GROUPS ? before[(c + 1) * GROUPS] : 0;
 #pragma unroll
         for (u32 w = 0; w < kRelativeWarps; w++) {
-          u32 some = shared->sums[c][w];
-          if (w < warp) next += some;
-          sum += some;
+          if (w < warp) next += some[w];
+          sum += some[w];
         }
       }
-      if (t < GROUPS) shared->before[c * GROUPS + t] = (u16)(from - next);
+      if (t < GROUPS) before[c * GROUPS] = (u16)(from - next);
       if (t == 0) shared->totals[c] = all - sum;
-      if (c + 1 >= count) break;
       from = next, all = sum;
     }
     __syncthreads();
