@@ -33,11 +33,6 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 // Tiers -------------------------------------------------------------------------------------------------------------
 
-FOLDED int width_of(u32 widths, int tier) { return widths >> 4 * (tier - 1) & 15; }
-FOLDED int last_tier(u32 widths) {
-  return widths >> 20 ? 5 : widths >> 16 ? 4 : widths >> 12 ? 3 : widths >> 8 ? 2 : 1;
-}
-
 // A block of a cascade: where its tiers stand, and what their digits name. Arrays are by tier.
 template <u32 WIDTHS>
 struct Cascade {
