@@ -36,6 +36,13 @@ DEV u32 bits_of(u32 mask, u32 a, u32 b) {
   return r;
 }
 
+// a * factor + b. The compiler makes two instructions of the expression if it sees that no bits meet.
+DEV u32 add_scaled(u32 a, u32 factor, u32 b) {
+  u32 r;
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(factor), "r"(b));
+  return r;
+}
+
 // Byte k of `octets`, added to `sum`.
 DEV u32 add_byte(u32 octets, int k, u32 sum) { return __dp4a(octets, 1u << 8 * k, sum); }
 
@@ -66,6 +73,12 @@ DEV T* kept(T* address) {
   size_t global = __cvta_generic_to_global(address);
   asm("" : "+l"(global));
   return (T*)__cvta_global_to_generic(global);
+}
+
+// The same number, in a register: else the compiler may make it anew each time.
+DEV u32 held(u32 number) {
+  asm("" : "+r"(number));
+  return number;
 }
 
 // Shared memory by 32-bit addresses -------------------------------------------------------------------------------
