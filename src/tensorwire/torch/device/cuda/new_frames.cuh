@@ -55,7 +55,7 @@ enum Field : u32 {
   kFieldHeaderChecksum = 15
 };
 
-GLOBAL void BOUNDS(kWriters, 4)
+GLOBAL void BOUNDS(kWriters, 3)
     finish_frames(const NewFrame* __restrict__ frames, const u64* __restrict__ headers, const u64* __restrict__ ends,
                   u64* leaves, const u64* __restrict__ hashes, long long* __restrict__ sizes) {
   SHARED(u8, shared);

@@ -8,22 +8,14 @@
 #include "dev.h"
 
 constexpr u64 kOwn = 1, kEnd = 2;
-constexpr int kToldBits = 3;        // of these two and of kNumbered
-constexpr u64 kNumbered = 1 << 2;  // a fact that all ends have from the first one on
+constexpr u64 kNumbered = 4;  // of an end: a fact that all have from the first one on
+constexpr u64 kLeft = 8;      // of an end: the thing itself is not there yet
+constexpr int kToldBits = 4;
 
 FOLDED u64 told(u64 nbytes, u64 what) { return nbytes << kToldBits | what; }
 FOLDED u64 nbytes_of(u64 told) { return told >> kToldBits; }
 
 DEV void tell(u64* place, u64 what) { *(volatile u64*)place = what; }
-
-// The next ticket, for all threads of a block. `room` is shared memory, free again behind the call.
-DEV u32 take_ticket(u32* tickets, u32* room) {
-  if (threadIdx.x == 0) *room = atomicAdd(tickets, 1u);
-  __syncthreads();
-  u32 ticket = *room;
-  __syncthreads();
-  return ticket;
-}
 
 // Where the thing before number `thing` ends, with the facts of that, by one warp. ends[0] is never kOwn, `thing` never
 // 0.
