@@ -100,6 +100,8 @@ DEV u32 prmt(u32 a, u32 b, u32 selector) {
 }
 DEV u32 sign_bytes(u32 octets) { return prmt(octets, 0, 0xba98); }
 DEV u32 bits_of(u32 mask, u32 a, u32 b) { return (mask & a) | (~mask & b); }
+DEV u32 unlike_and(u32 a, u32 b, u32 c) { return (a ^ b) & c; }
+DEV u32 unlike_or(u32 a, u32 b, u32 c) { return (a ^ b) | c; }
 DEV u32 __funnelshift_r(u32 low, u32 high, u32 shift) { return (u32)((low | (u64)high << 32) >> (shift & 31)); }
 DEV u32 __funnelshift_l(u32 low, u32 high, u32 shift) { return (u32)((low | (u64)high << 32) << (shift & 31) >> 32); }
 DEV int __popc(u32 v) { return __builtin_popcount(v); }
@@ -119,21 +121,26 @@ DEV u32 __float_as_uint(float v) { return __builtin_bit_cast(u32, v); }
 DEV float __uint_as_float(u32 v) { return __builtin_bit_cast(float, v); }
 DEV u32 f16_of(float value) { return shim_f16_of(value); }
 DEV float float_of_f16(u32 bits) { return shim_float_of_f16(bits); }
+DEV u64 add_product(u32 a, u32 b, u64 sum) { return sum + (u64)a * b; }
 DEV u32 add_scaled(u32 a, u32 factor, u32 b) { return a * factor + b; }
 DEV u32 add_byte(u32 octets, int k, u32 sum) { return sum + (octets >> 8 * k & 255); }
 DEV u32 add_bytes(u32 octets, u32 sum) {
   for (int k = 0; k < 4; k++) sum = add_byte(octets, k, sum);
   return sum;
 }
+DEV u32 add_products(u32 a, u32 b, u32 sum) {
+  for (int k = 0; k < 4; k++) sum += (signed char)(a >> 8 * k) * (signed char)(b >> 8 * k);
+  return sum;
+}
 template <class T>
 DEV T __ldg(const T* at) {
   return *at;
 }
+DEV u32 kept(u32 number) { return number; }
 template <class T>
 DEV T* kept(T* address) {
   return address;
 }
-DEV u32 held(u32 number) { return number; }
 
 // Threads -----------------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,18 @@ DEV u32 bits_of(u32 mask, u32 a, u32 b) {
   return r;
 }
 
+// Bits in which a and b differ, and what they share with c, or have together with c.
+DEV u32 unlike_and(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+DEV u32 unlike_or(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xBE;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+
 // a * factor + b. The compiler makes two instructions of the expression if it sees that no bits meet.
 DEV u32 add_scaled(u32 a, u32 factor, u32 b) {
   u32 r;
@@ -45,6 +57,16 @@ DEV u32 add_scaled(u32 a, u32 factor, u32 b) {
 
 // Byte k of `octets`, added to `sum`.
 DEV u32 add_byte(u32 octets, int k, u32 sum) { return __dp4a(octets, 1u << 8 * k, sum); }
+
+// The products of the signed bytes of a and b, added to `sum`.
+DEV u32 add_products(u32 a, u32 b, u32 sum) { return (u32)__dp4a((int)a, (int)b, (int)sum); }
+
+// sum + a * b, all bits of the product.
+DEV u64 add_product(u32 a, u32 b, u64 sum) {
+  u64 r;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(r) : "r"(a), "r"(b), "l"(sum));
+  return r;
+}
 
 // All four bytes, added to `sum`.
 DEV u32 add_bytes(u32 octets, u32 sum) { return __dp4a(octets, 0x01010101u, sum); }
@@ -75,8 +97,8 @@ DEV T* kept(T* address) {
   return (T*)__cvta_global_to_generic(global);
 }
 
-// The same number, in a register: else the compiler may make it anew each time.
-DEV u32 held(u32 number) {
+// A number that a loop then keeps, for the same reason.
+DEV u32 kept(u32 number) {
   asm("" : "+r"(number));
   return number;
 }

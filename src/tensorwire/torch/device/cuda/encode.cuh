@@ -38,7 +38,7 @@ struct OneTier {
   static constexpr u32 STRIDE = 8 * LEAD;
 };
 
-// Shared memory of an encoder. `list_nbytes` for each warp; with those of its words no block is stored for want of it.
+// Shared memory of an encoder. A warp with more escapes than `list_nbytes` goes over its runs that have some twice.
 struct EncodeRoom {
   u32* counters;  // kCounters
   u8* lists;
@@ -122,7 +122,7 @@ struct Interval {
 
   METHOD explicit Interval(u32 lo) {
     u32 all = lo * kOnes;
-    low = all & 0x7f7f7f7fu, flip = ~all & 0x80808080u;
+    low = kept(all & 0x7f7f7f7fu), flip = kept(~all & 0x80808080u);
   }
 
   // x - lo, in each byte.
@@ -222,7 +222,7 @@ DEV u32* store_field(u32* field, u32 n, u32 run, u32 j, const u32 (*numbers)[V],
 
 // The same of a run of c numbers that is short, by a warp: number(i) is the i-th.
 template <int BITS, class Number>
-DEV u32* store_short_field(u32* field, u32 n, u32 c, Number number) {
+DEV void store_short_field(u32* field, u32 n, u32 c, Number number) {
 #pragma unroll
   for (int p = 8, below = 0; p; p >>= 1) {
     if (!(BITS & p)) continue;
@@ -237,7 +237,6 @@ DEV u32* store_short_field(u32* field, u32 n, u32 c, Number number) {
     field += (n * p + 31) >> 5;
     below += p;
   }
-  return field;
 }
 
 // The interval -----------------------------------------------------------------------------------------------------
@@ -252,16 +251,20 @@ DEV Sampled sample_block(const u8* words, u32 n, const EncodeRoom& room) {
   counters[t] = 0;
   if (t < 36) counters[256 + t] = 0;
   __syncthreads();
-  // Four neighbours from a place in each share that is never the same: content may repeat from one share to the next.
-  u32 place = t * share + (t * 158 % 256 * (share - min(share, kSamplesOfThread)) >> 8), step = 1;
-  if (n <= kSampled) place = t, step = kEncoders;
-  bool unlike = false;
-#pragma unroll
-  for (u32 i = 0; i < kSamplesOfThread; i++) {
-    if (place + i * step >= n) continue;
-    u32 word = word_at<L>(words, place + i * step);
-    unlike |= word != first;
+  u32 unlike = 0;
+  const auto count = [&](u32 place) {
+    u32 word = word_at<L>(words, place);
+    unlike |= word ^ first;
     atomicAdd(&counters[exponent_of<L>(word)], 1u);
+  };
+  if (n > kSampled) {
+    // Four neighbours from a place in each share that is never the same: content may repeat from one share to the next.
+    u32 place = t * share + (t * 158 % 256 * (share - kSamplesOfThread) >> 8);
+#pragma unroll
+    for (u32 i = 0; i < kSamplesOfThread; i++) count(place + i);
+  } else {
+#pragma unroll 1
+    for (u32 place = t; place < n; place += kEncoders) count(place);
   }
   if (__any_sync(0xffffffffu, unlike) && (t & 31) == 0) atomicOr(&counters[kUnlike], 1u);
   __syncthreads();
@@ -284,19 +287,28 @@ template <class L, bool WHOLE>
 struct Encoding {
   typedef OneTier<L> Tier;
   static constexpr int ROWS = Tier::ROWS, V = Tier::V, NWORDS = V * L::NBYTES;
-  const u8* words;
-  u32* out;
+  const u8 *words, *lane_words;
+  u32 *rests, *digits;
   u32 n, lane, half, j;
   Interval interval;
 
   METHOD Encoding(const u8* words, u32* out, u32 n, u32 lo)
-      : words(words), out(out), n(n), lane(threadIdx.x & 31), half(lane >> 4), j(lane % 16 * V), interval(lo) {}
+      : words(words),
+        rests(kept(out)),
+        digits(kept(out + field_nwords(n, L::REST_BITS))),
+        n(n),
+        lane(threadIdx.x & 31),
+        half(lane >> 4),
+        j(lane % 16 * V),
+        interval(lo) {
+    lane_words = kept(words + half * (256 * L::NBYTES) + j * (4 * L::NBYTES));
+  }
 
   METHOD bool is_here(u32 pair) const { return 2 * pair + half < n >> 8; }
 
   // The lane's words of its run of a pair.
   METHOD void load(u32 (*own)[NWORDS], u32 pair) const {
-    const u8* at = words + (u64)pair * (512 * L::NBYTES) + half * (256 * L::NBYTES) + j * (4 * L::NBYTES);
+    const u8* at = lane_words + (u64)pair * (512 * L::NBYTES);
 #pragma unroll
     for (int k = 0; k < ROWS; k++) load_groups<L, WHOLE, V>(own[k], at + k * Tier::STRIDE * (4 * L::NBYTES));
   }
@@ -313,18 +325,15 @@ struct Encoding {
       }
   }
 
-  METHOD u32* store_rests(u32 pair, const u32 (*rest)[ROWS][V], bool here) const {
-    u32 run = 2 * pair + half;
-    u32* field = out;
-    if constexpr (L::REST_BITS > 8) field = store_field<Tier, WHOLE, 8, V>(field, n, run, j, rest[0], here);
+  METHOD void store_rests(u32 pair, const u32 (*rest)[ROWS][V], bool here) const {
     constexpr int LAST = L::REST_NBYTES - 1;
-    return store_field<Tier, WHOLE, L::REST_BITS - 8 * LAST, V>(field, n, run, j, rest[LAST], here);
+    u32* field = rests;
+    if constexpr (LAST) field = store_field<Tier, WHOLE, 8, V>(field, n, 2 * pair + half, j, rest[0], here);
+    store_field<Tier, WHOLE, L::REST_BITS - 8 * LAST, V>(field, n, 2 * pair + half, j, rest[LAST], here);
   }
 
-  METHOD u32* digits() const { return out + field_nwords(n, L::REST_BITS); }
-
   METHOD void store_digits(u32 pair, const u32 (*steps)[V], bool here) const {
-    store_field<Tier, WHOLE, Tier::WIDTH, V>(digits(), n, 2 * pair + half, j, steps, here);
+    store_field<Tier, WHOLE, Tier::WIDTH, V>(digits, n, 2 * pair + half, j, steps, here);
   }
 };
 
@@ -355,7 +364,7 @@ struct PieceSums {
 #pragma unroll
       for (int k = 0; k < ROWS; k++) {
         u64 value = pair64(own[k][2 * v], own[k][2 * v + 1]);
-        if (here) sum[v] += hash_product(value, key[k][v]), plain[v] += value;
+        if (here) sum[v] = hash_product(value, key[k][v], sum[v]), plain[v] += value;
       }
     }
     u32 at = lane;
@@ -376,7 +385,7 @@ struct PieceSums {
 // Pairs [pair, end), STEPS at a time until fewer are left, as if no word escaped. The next pair; and a bit in
 // `escaping` for each, from `first` on, that has a word that does.
 template <class L, bool WHOLE, bool SUMS, int STEPS, bool BOTH>
-DEV u32 encode_pairs(const Encoding<L, WHOLE>& block, u32 pair, u32 end, u32 first, u32& escaping, u64* sums) {
+DEV u32 encode_pairs(const Encoding<L, WHOLE>& block, u32 pair, u32 end, u32& escaping, u64* sums) {
   typedef Encoding<L, WHOLE> Block;
   constexpr int ROWS = Block::ROWS, V = Block::V;
   PieceSums<L> piece;
@@ -399,7 +408,7 @@ DEV u32 encode_pairs(const Encoding<L, WHOLE>& block, u32 pair, u32 end, u32 fir
         for (int v = 0; v < V; v++) x[k][v] = block.interval.steps(x[k][v]), any |= may_escape<L>(x[k][v]);
       block.store_rests(pair + s, rest, here[s]);
       block.store_digits(pair + s, x, here[s]);
-      if (__any_sync(0xffffffffu, here[s] && any != 0)) escaping |= 1u << (pair + s - first);
+      escaping = __funnelshift_r(escaping, __any_sync(0xffffffffu, here[s] && any != 0), 1);
       if constexpr (SUMS) piece.store(sums + 8 * (pair + s), own[s], here[s]);
     }
   }
@@ -468,9 +477,8 @@ DEV u32 encode_short_run(const Encoding<L, WHOLE>& block, u32 lo, u8* list, u32 
     if (escaped >> lane & 1 && at < list_nbytes) list[at] = (u8)x;
     found += __popc(escaped);
   }
-  u32* field =
-      store_short_field<L::REST_BITS>(block.out, block.n, c, [&](u32 i) { return rest_of<L>(word_at<L>(words, i)); });
-  store_short_field<OneTier<L>::WIDTH>(field, block.n, c,
+  store_short_field<L::REST_BITS>(block.rests, block.n, c, [&](u32 i) { return rest_of<L>(word_at<L>(words, i)); });
+  store_short_field<OneTier<L>::WIDTH>(block.digits, block.n, c,
                                        [&](u32 i) { return min(exponent_of<L>(word_at<L>(words, i)) - lo, NAMED); });
   return found;
 }
@@ -479,19 +487,12 @@ DEV u32 encode_short_run(const Encoding<L, WHOLE>& block, u32 lo, u8* list, u32 
 // the last stripe is taken away again.
 template <class L, bool WHOLE>
 DEV void complete_sums(const u8* words, u32 n, u64* sums) {
-  u32 nbytes = n * L::NBYTES, end = hash_padded(nbytes) - kStripe, lane = threadIdx.x & 31, i = lane & 7;
+  u32 nbytes = n * L::NBYTES, end = hash_padded(nbytes) - kStripe, lane = threadIdx.x & 31;
   bool full = WHOLE || n % 256 == 0;
   u32 begin = full ? end : n / 256 * (256 * L::NBYTES), piece = begin / kPiece;
-  u64 sum = 0, plain = 0;
-  for (u32 at = begin + 8 * lane; at < (full ? end + kStripe : end); at += 256) {
-    u64 value = hashed_at<WHOLE>(words, at, nbytes);
-    sum += hash_product(value, secret_at(at % kPiece / kStripe * 8 + 8 * i)), plain += value;
-  }
-  sum += __shfl_xor_sync(0xffffffffu, plain, 1);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 8);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 16);
+  u64 sum = sum_of_stripes<WHOLE>(words, nbytes, begin, full ? end + kStripe : end);
   if (lane >= 8) return;
-  u64* to = sums + 8 * piece + i;
+  u64* to = sums + 8 * piece + lane;
   *to = full ? *to - sum : begin % kPiece ? *to + sum : sum;
 }
 
@@ -524,8 +525,8 @@ DEV void store_block(const u8* words, u32 n, u8* out, u32 raw) {
 #pragma unroll 1
   for (u32 at = 16 * threadIdx.x; at < raw; at += 16 * kEncoders) {
     u32 four[4] = {0, 0, 0, 0};
-    if (WHOLE && at + 16 <= nbytes) {
-      load_words<4>(four, (const u32*)(words + at));
+    if constexpr (WHOLE) {
+      if (at < nbytes) load_words<4>(four, (const u32*)(words + at));
     } else {
 #pragma unroll
       for (u32 b = 0; b < 16; b++)
@@ -541,33 +542,44 @@ DEV u32 one_tier_nbytes(u32 n) {
   return 4 * (field_nwords(n, L::REST_BITS) + field_nwords(n, OneTier<L>::WIDTH));
 }
 
-// Encode all streams; how many words escape, or more than kMostEscapes where a list did not hold its own.
-template <class L, bool WHOLE, bool SUMS>
-DEV u32 encode_streams(const u8* words, u32 n, u32 lo, u8* out, const EncodeRoom& room, u64* sums, u32& found,
-                       u32& earlier) {
+// What escapes of the pairs of a warp that `escaping` tells, from `first` on, and of the run that is short; how many.
+// Those are listed that `list` has room for.
+template <class L, bool WHOLE>
+COLD u32 list_escapes(const u8* words, u32 n, u32 lo, u8* out, u32 first, u32 escaping, u8* list, u32 list_nbytes) {
   Encoding<L, WHOLE> block(words, (u32*)out, n, lo);
-  u32 warp = threadIdx.x >> 5, each = pairs_of_warp(n), runs = n >> 8, escaping = 0;
-  u32 first = min(warp * each, (runs + 1) / 2), end = min(first + each, (runs + 1) / 2);
-  u8* list = room.lists + warp * room.list_nbytes;
-  u32 pair = encode_pairs<L, WHOLE, SUMS, 2, true>(block, first, min(end, runs / 2), first, escaping, sums);
-  encode_pairs<L, WHOLE, SUMS, 1, false>(block, pair, end, first, escaping, sums);
-  found = 0;
+  u32 found = 0;
 #pragma unroll 1
   for (; escaping; escaping &= escaping - 1)
-    found = list_pair(block, first + __ffs(escaping) - 1, list, room.list_nbytes, found);
-  if (!WHOLE && warp == kEncodingWarps - 1 && n % 256)
-    found = encode_short_run(block, lo, list, room.list_nbytes, found);
-  if (block.lane == 0) room.counters[kFound + warp] = found;
+    found = list_pair(block, first + __ffs(escaping) - 1, list, list_nbytes, found);
+  if (!WHOLE && threadIdx.x >> 5 == kEncodingWarps - 1 && n % 256)
+    found = encode_short_run(block, lo, list, list_nbytes, found);
+  return found;
+}
+
+// The escapes of a warp.
+struct Escapes {
+  u32 first, escaping;  // as list_escapes takes them
+  u32 found, earlier;   // how many there are, and in all warps before
+};
+
+// Encode all streams but the escapes, which are listed; how many there are in all.
+template <class L, bool WHOLE, bool SUMS>
+DEV u32 encode_streams(const u8* words, u32 n, u32 lo, u8* out, const EncodeRoom& room, u64* sums, Escapes& own) {
+  Encoding<L, WHOLE> block(words, (u32*)out, n, lo);
+  u32 warp = threadIdx.x >> 5, each = pairs_of_warp(n), runs = n >> 8, first = min(warp * each, (runs + 1) / 2);
+  u32 end = min(first + each, (runs + 1) / 2);
+  own = {first, 0, 0, 0};
+  u32 pair = encode_pairs<L, WHOLE, SUMS, 2, true>(block, first, min(end, runs / 2), own.escaping, sums);
+  encode_pairs<L, WHOLE, SUMS, 1, false>(block, pair, end, own.escaping, sums);
+  if (first < end) own.escaping >>= 32 - (end - first);
+  u8* list = room.lists + warp * room.list_nbytes;
+  if (own.escaping || !WHOLE)
+    own.found = list_escapes<L, WHOLE>(words, n, lo, out, first, own.escaping, list, room.list_nbytes);
+  if (block.lane == 0) room.counters[kFound + warp] = own.found;
   __syncthreads();
-  u32 total = 0;
-  bool fits = true;
-#pragma unroll
-  for (u32 i = 0; i < kEncodingWarps; i++) {
-    u32 count = room.counters[kFound + i];
-    if (i == warp) earlier = total;
-    total += count, fits &= count <= room.list_nbytes;
-  }
-  return fits ? total : kMostEscapes + 1;
+  u32 count = block.lane < kEncodingWarps ? room.counters[kFound + block.lane] : 0;
+  own.earlier = __reduce_add_sync(0xffffffffu, block.lane < warp ? count : 0);
+  return __reduce_add_sync(0xffffffffu, count);
 }
 
 template <class L, bool WHOLE, bool SUMS>
@@ -581,14 +593,17 @@ DEV Encoded encode_block(const u8* words, u32 n, Sampled sampled, u32 align, u8*
   bool constant = sampled.alike && raw > align && is_constant<L>(words, n, room);
   bool coded = !constant && nbytes < raw && nbytes <= capacity;
   if (coded) {
-    u32 found, earlier = 0;
-    escapes = encode_streams<L, WHOLE, FROM_REGISTERS>(words, n, sampled.lo, out, room, sums, found, earlier);
+    Escapes own;
+    escapes = encode_streams<L, WHOLE, FROM_REGISTERS>(words, n, sampled.lo, out, room, sums, own);
     u32 end = streams + escapes;
     nbytes = (((end + 3) & ~3u) + kOneTierDescriptor + align - 1) & ~(align - 1);
     if (nbytes < raw && escapes <= kMostEscapes && nbytes <= capacity) {
-      const u8* list = room.lists + warp * room.list_nbytes;
+      u8 *list = room.lists + warp * room.list_nbytes, *to = out + streams + own.earlier;
+      if (own.found > room.list_nbytes)
+        list_escapes<L, WHOLE>(words, n, sampled.lo, out, own.first, own.escaping, to, own.found);
+      else
 #pragma unroll 1
-      for (u32 i = lane; i < found; i += 32) out[streams + earlier + i] = list[i];
+        for (u32 i = lane; i < own.found; i += 32) to[i] = list[i];
       finish_block(out, end, nbytes, kOneTierDescriptor, [&](u32 i) -> u32 {
         return i == 0    ? sampled.lo
                : i == 3  ? escapes

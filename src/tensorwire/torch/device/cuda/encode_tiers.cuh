@@ -218,7 +218,7 @@ template <class L, int W, bool WHOLE, int STEPS, bool ALL>
 DEV void encode_words(const u8* words, u32 n, u32 lo, u32* out, bool stored, const TiersRoom& room, Progress& at) {
   constexpr int ROWS = Eights::ROWS, V = Eights::V, LAST = L::REST_NBYTES - 1;
   u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, runs = n >> 8;
-  u32 j = held(lane % 8 * V), first_run = held(warp * 4 + lane / 8);
+  u32 j = kept(lane % 8 * V), first_run = kept(warp * 4 + lane / 8);
   u32* field = out + field_nwords(n, L::REST_BITS);
   shared_at list = shared_address(room.list);
   Steps<L> steps_of(lo);

@@ -1,0 +1,217 @@
+"""Plain frames of tensors on a device: launch data, made once, and the launches."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from ...._ground.copies import not_copied
+from ....codec.device_blocks import frame_to_encode, header_to_encode
+from ....errors import LimitExceededError
+from ...frames.turn import is_capturing
+from ..cuda_kernels import PackedKernel
+from ..driver import Kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ....codec import FrameInfo, Profile
+    from ..driver import Driver
+    from ..plan import Array
+
+_THREADS, _AT_ONCE = 256, 3  # of a block of threads; blocks on a processor
+_LEAF_NBYTES = 1 << 17  # of content (docs/format.md)
+_LEAF = 1 << 31  # write_blocks.cuh
+_SUMS_NBYTES, _PIECE_NBYTES, _SUMS_OF_PIECE_NBYTES = 8192, 1024, 64  # hash.cuh
+_FINISH_NBYTES = _SUMS_NBYTES + 768  # new_frames.cuh
+_ENCODER_NBYTES = 3248  # of shared memory: counters, and lists of escapes (encode.cuh)
+_ESCAPES = 16
+"""A block of which more words than one in so many escape does not fit into shared memory, and is encoded twice."""
+_MOST_DATA_NBYTES = ((1 << 31) - 1) * 32  # whose places an index can tell
+_FRAME = np.dtype(
+    [(name, "<u8") for name in ("content", "slot", "slot_nbytes", "nbytes")]
+    + [(name, "<u4") for name in ("leaves", "ends", "header", "index_at", "num_blocks", "block_words")]
+)
+"""NewFrame of new_frames.cuh."""
+
+
+class Coding(NamedTuple):
+    """How tensors of a dtype are encoded.
+
+    Attributes:
+        name: of the dtype in the format.
+        layout: of its words, as kernels call it.
+        bits: of a word in a block, without escapes.
+    """
+
+    name: str
+    layout: str
+    bits: int
+
+
+CODINGS = {
+    torch.bfloat16: Coding("BF16", "Bf16", 12),
+    torch.float16: Coding("F16", "F16", 14),
+    torch.float8_e4m3fn: Coding("F8_E4M3", "F8E4M3", 7),
+    torch.float8_e5m2: Coding("F8_E5M2", "F8E5M2", 6),
+}
+
+
+class NewFrames:
+    """Tensors, and the slots that their frames go to. Each call may find other content there. Serves many threads.
+
+    Holds addresses alone: the caller keeps tensors and slots alive.
+    """
+
+    __reduce_ex__ = not_copied("addresses on a device", "encode the tensors again")
+
+    def __init__(
+        self, driver: Driver, tensors: Sequence[torch.Tensor], slots: Sequence[torch.Tensor], profile: Profile,
+        *, hashed: bool,
+    ) -> None:  # fmt: skip
+        """Make the launch data and copy them to the device, for which the host does not wait.
+
+        Args:
+            tensors: one or more, of dtypes in CODINGS, contiguous, at multiples of 16 bytes.
+            slots: as many, uint8, contiguous, at multiples of 16 bytes, on the same device.
+            hashed: whether calls of `encode` give the content hashes.
+
+        Raises:
+            LimitExceededError: a tensor is larger than the format allows.
+        """
+        self._driver = driver
+        self._lock = threading.Lock()  # of what is packed
+        infos = [_info(each, profile) for each in tensors]
+        headers = [header_to_encode(info) for info in infos]
+        table = _table(tensors, slots, infos, headers)
+        self._num_ends = sum(info.num_blocks for info in infos)
+        self._num_leaves = sum(map(_num_leaf_numbers, infos))
+        items = {dtype: _items_of(dtype, tensors, infos, hashed) for dtype in CODINGS}
+        parts = [table.view("<i8"), np.frombuffer(b"".join(headers), "<i8"), *items.values()]
+        self._data = torch.from_numpy(np.concatenate(parts))
+        self._copied: torch.cuda.Event | None = None
+        if slots[0].is_cuda:
+            self._data = self._data.pin_memory().to(slots[0].device, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(slots[0].device))
+        frames, on_device, *groups = self._data.split([*map(len, parts)])
+        self._writers = [
+            _Writer(driver, dtype, infos, frames, group)
+            for dtype, group in zip(items, groups, strict=True)
+            if len(group)
+        ]
+        self._count = len(tensors)
+        self._finish = PackedKernel(
+            driver, Kernel("new_frames.cuh", "finish_frames"), _THREADS, _FINISH_NBYTES,
+            frames=frames, headers=on_device, ends=frames, leaves=frames, hashes=0, sizes=frames,
+        )  # fmt: skip
+
+    def encode(self, sizes: torch.Tensor, hashes: torch.Tensor | None) -> None:
+        """Write the frames, and their sizes.
+
+        Args:
+            sizes: int64, (count,): 0 for a frame that is larger than its slot.
+            hashes: uint8, (count, 16), where calls give the content hashes.
+        """
+        if self._copied is not None and not is_capturing(self._data.device):
+            torch.cuda.current_stream(self._data.device).wait_event(self._copied)
+        numbers = [len(self._writers), self._num_ends, self._num_leaves]
+        tickets, ends, leaves = torch.zeros(sum(numbers), dtype=torch.int64, device=self._data.device).split(numbers)
+        stream = self._driver.stream()
+        with self._lock:
+            for number, writer in enumerate(self._writers):
+                writer.launch(stream, tickets[number:], ends, leaves)
+            known = 0 if hashes is None else hashes.data_ptr()
+            self._finish.launch(
+                stream, self._count, ends=ends.data_ptr(), leaves=leaves.data_ptr(), hashes=known,
+                sizes=sizes.data_ptr(),
+            )  # fmt: skip
+
+
+def _info(tensor: torch.Tensor, profile: Profile) -> FrameInfo:
+    info = frame_to_encode(CODINGS[tensor.dtype].name, tuple(tensor.shape), profile)
+    if info.uncompressed_nbytes > _MOST_DATA_NBYTES:
+        raise LimitExceededError(
+            f"expected a tensor of at most {_MOST_DATA_NBYTES} bytes, got one of {info.uncompressed_nbytes}",
+            advice="split it",
+        )
+    return info
+
+
+def _num_leaves(info: FrameInfo) -> int:
+    return -(-info.uncompressed_nbytes // _LEAF_NBYTES)
+
+
+def _num_leaf_numbers(info: FrameInfo) -> int:
+    """The size, and the hashes of leaves."""
+    return 1 + 2 * _num_leaves(info)
+
+
+def _table(
+    tensors: Sequence[torch.Tensor], slots: Sequence[torch.Tensor], infos: Sequence[FrameInfo], headers: Sequence[bytes]
+) -> Array:
+    table = np.zeros(len(tensors), _FRAME)
+    leaves = ends = words = 0
+    for number, (tensor, slot, info, header) in enumerate(zip(tensors, slots, infos, headers, strict=True)):
+        table[number] = (
+            tensor.data_ptr(), slot.data_ptr(), slot.numel(), info.uncompressed_nbytes,
+            leaves, ends, words, len(header), info.num_blocks, info.block_words,
+        )  # fmt: skip
+        leaves += _num_leaf_numbers(info)
+        ends += info.num_blocks
+        words += len(header) // 8
+    return table
+
+
+def _items_of(dtype: torch.dtype, tensors: Sequence[torch.Tensor], infos: Sequence[FrameInfo], hashed: bool) -> Array:
+    """What blocks of threads do for the tensors of a dtype: two numbers of 32 bits each, packed."""
+    some = [_items(number, infos[number], hashed) for number, each in enumerate(tensors) if each.dtype == dtype]
+    return np.concatenate([np.zeros(0, np.int64), *some])
+
+
+def _items(number: int, info: FrameInfo, hashed: bool) -> Array:
+    """Those of one tensor: its blocks, and its leaves unless their hashes are not needed, each before the first block
+    that begins in it or behind."""
+    blocks = np.arange(info.num_blocks, dtype=np.uint64)
+    leaves = np.arange(0 if hashed else _num_leaves(info), dtype=np.uint64)
+    begins = np.concatenate([leaves * _LEAF_NBYTES, blocks * (info.block_words * info.layout.word_nbytes)])
+    what = np.concatenate([leaves + _LEAF, blocks])[np.argsort(begins, kind="stable")]
+    return (what << 32 | number).view(np.int64)
+
+
+class _Writer:
+    """What writes the blocks of the tensors of a dtype."""
+
+    def __init__(
+        self, driver: Driver, dtype: torch.dtype, infos: Sequence[FrameInfo], frames: torch.Tensor, items: torch.Tensor
+    ) -> None:
+        coding = CODINGS[dtype]
+        words = max(
+            min(info.block_words, info.uncompressed_nbytes // info.layout.word_nbytes)
+            for info in infos
+            if info.dtype == coding.name
+        )
+        raw = words * dtype.itemsize
+        streams = words * coding.bits // 8 + words // _ESCAPES + 64  # 64: short runs, descriptor, alignment
+        hashed = max(_ENCODER_NBYTES, -(-min(streams, raw) // _PIECE_NBYTES) * _SUMS_OF_PIECE_NBYTES)
+        room = -(-min(streams, raw) // 32) * 32
+        self._num_items = len(items)
+        self._most_blocks = driver.num_processors * _AT_ONCE
+        encoder = f"Resident<{coding.layout}>"
+        tables = {"frames": frames, "items": items, "ends": frames}
+        self._blocks = PackedKernel(
+            driver, Kernel("write_blocks.cuh", f"write_blocks<{encoder}>"), _THREADS, max(hashed + room, _SUMS_NBYTES),
+            **tables, leaves=frames, tickets=frames, hashed=hashed, room=room,
+        )  # fmt: skip
+        self._others = PackedKernel(
+            driver, Kernel("write_blocks.cuh", f"write_others<{encoder}>"), _THREADS, _SUMS_NBYTES, **tables,
+            count=len(items),
+        )  # fmt: skip
+
+    def launch(self, stream: int, tickets: torch.Tensor, ends: torch.Tensor, leaves: torch.Tensor) -> None:
+        at = ends.data_ptr()
+        self._blocks.launch(stream, self._num_items, ends=at, leaves=leaves.data_ptr(), tickets=tickets.data_ptr())
+        self._others.launch(stream, min(self._num_items, self._most_blocks), ends=at)
