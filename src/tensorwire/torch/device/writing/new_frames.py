@@ -26,7 +26,7 @@ _THREADS, _AT_ONCE = 256, 3  # of a block of threads; blocks on a processor
 _LEAF_NBYTES = 1 << 17  # of content (docs/format.md)
 _LEAF = 1 << 31  # write_blocks.cuh
 _SUMS_NBYTES, _PIECE_NBYTES, _SUMS_OF_PIECE_NBYTES = 8192, 1024, 64  # hash.cuh
-_FINISH_NBYTES = _SUMS_NBYTES + 768  # new_frames.cuh
+_FINISH_NBYTES = _SUMS_NBYTES + 768  # finish_frames.cuh
 _ENCODER_NBYTES = 3248  # of shared memory: counters, and lists of escapes (encode.cuh)
 _ESCAPES = 16
 """A block of which more words than one in so many escape does not fit into shared memory, and is encoded twice."""
@@ -105,7 +105,7 @@ class NewFrames:
         ]
         self._count = len(tensors)
         self._finish = PackedKernel(
-            driver, Kernel("new_frames.cuh", "finish_frames"), _THREADS, _FINISH_NBYTES,
+            driver, Kernel("finish_frames.cuh", "finish_frames"), _THREADS, _FINISH_NBYTES,
             frames=frames, headers=on_device, ends=frames, leaves=frames, hashes=0, sizes=frames,
         )  # fmt: skip
 
