@@ -78,6 +78,4 @@ class DevicePages:
             ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
-        encode_pages(
-            pool, page_ids, out, sizes, self.page_words, self.dtype, self.frame_nbytes, driver_of(pool.device)
-        )
+        encode_pages(pool, page_ids, out, sizes, self.page_words, self.dtype, self.frame_nbytes, driver_of(pool.device))
