@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from ....codec import check_frame_size, compress, compress_bound, decompress, frame_info
-
 from ....errors import FormatError
 
 if TYPE_CHECKING:
@@ -58,13 +57,14 @@ class Exact:
         decompress(frame, base=base, out=out, threads=torch.get_num_threads())
 
     def _encode_there(self, tensor: Tensor, base: Tensor | None) -> Tensor | None:
-        from ...device.writing.encoding import ENCODED, encode_into
+        from ...device import encode_into
+        from ...device.writing.new_frames import CODINGS
 
-        if tensor.numel() == 0 or tensor.dtype not in ENCODED:
+        if tensor.numel() == 0 or tensor.dtype not in CODINGS:
             return None
         if self.profile != "fast":
             raise ValueError(f"expected profile 'fast' for tensors on {tensor.device}, got {self.profile!r}")
-        nbytes = compress_bound(dtype=ENCODED[tensor.dtype], shape=tuple(tensor.shape), profile=self.profile)
+        nbytes = compress_bound(dtype=CODINGS[tensor.dtype].name, shape=tuple(tensor.shape), profile=self.profile)
         slot, size = tensor.new_empty(nbytes, dtype=torch.uint8), tensor.new_empty(1, dtype=torch.int64)
         encode_into([tensor], [slot], size, profile=self.profile, base=None if base is None else [base])
         used = int(size)
