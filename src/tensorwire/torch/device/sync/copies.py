@@ -12,8 +12,9 @@ from ....errors import UnsupportedTensorError
 from ....files.frame_file import Stored
 from ....files.writer import may_save, saves
 from ....sync.copies import Encoded
-from ..writing.encoding import ENCODED, encode_into
+from ..writing.encoding import encode_into
 from ..writing.hashes import content_hashes
+from ..writing.new_frames import CODINGS
 
 if TYPE_CHECKING:
     from ....codec import Profile
@@ -86,7 +87,7 @@ class DeviceCopies:
     def put(self, name: str, view: DeviceView, copy: torch.Tensor | None, base_hash: str | None) -> None:
         new, dtype = view.tensor.flatten(), view.dtype
         slot = size = None
-        if view.tensor.dtype in ENCODED and may_save(dtype, view.nbytes):
+        if view.tensor.dtype in CODINGS and may_save(dtype, view.nbytes):
             nbytes = compress_bound(dtype=dtype, shape=view.shape, profile="fast")
             slot = torch.empty(nbytes, dtype=torch.uint8, device=new.device)
             size = torch.empty(1, dtype=torch.int64, device=new.device)
