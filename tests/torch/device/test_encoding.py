@@ -16,6 +16,7 @@ from tensorwire import compress_bound, frame_info  # noqa: E402
 from tensorwire.codec import FrameReader, content_hash  # noqa: E402
 from tensorwire.torch.device import encode_into  # noqa: E402
 from tensorwire.torch.device.writing import encoding  # noqa: E402
+from tensorwire.torch.device.writing.kept import Kept  # noqa: E402
 
 from .stand_in import StandIn  # noqa: E402
 
@@ -30,8 +31,8 @@ BEHIND = 64
 def driver(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     """What stands for the GPU: CPU tensors are its tensors."""
     driver = StandIn(seed=1)
-    monkeypatch.setattr(encoding, "_driver_of", lambda device: driver)
-    monkeypatch.setattr(encoding, "_kept", type(encoding._kept)())
+    monkeypatch.setattr(encoding, "driver_of", lambda device: driver)
+    monkeypatch.setattr(encoding, "_kept", Kept())
     return driver
 
 

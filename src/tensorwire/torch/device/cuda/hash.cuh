@@ -44,11 +44,10 @@ FOLDED u32 hash_padded(u32 nbytes) { return nbytes ? (nbytes + kHashPad - 1) / k
 // Pieces of a message; of each there are 8 sums.
 FOLDED u32 hash_pieces(u32 padded) { return (padded + kPiece - 1) / kPiece; }
 
-// The 8 bytes from `at` on of a message of nbytes, and the zeros behind it. EIGHTS: the message begins at a multiple of
-// 8 bytes, and has such a number of them.
+// The 8 bytes from `at` on of a message of nbytes, and the zeros behind it. EIGHTS: it begins at a multiple of 8 bytes.
 template <bool EIGHTS = true>
 DEV u64 hashed_at(const u8* data, u32 at, u32 nbytes) {
-  if (EIGHTS) return at < nbytes ? *(const u64*)(data + at) : 0;
+  if (EIGHTS && at + 8 <= nbytes) return *(const u64*)(data + at);
   u64 value = 0;
 #pragma unroll
   for (u32 b = 0; b < 8; b++)

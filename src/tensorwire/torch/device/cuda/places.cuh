@@ -16,15 +16,6 @@ FOLDED u64 nbytes_of(u64 told) { return told >> kToldBits; }
 
 DEV void tell(u64* place, u64 what) { *(volatile u64*)place = what; }
 
-// The next ticket, for all threads of a block. `room` is shared memory, free again behind the call.
-DEV u32 take_ticket(u32* tickets, u32* room) {
-  if (threadIdx.x == 0) *room = atomicAdd(tickets, 1u);
-  __syncthreads();
-  u32 ticket = *room;
-  __syncthreads();
-  return ticket;
-}
-
 // Where the thing before number `thing` ends, with the facts of that, by one warp. ends[0] is never kOwn, `thing` never
 // 0.
 DEV u64 end_before(const u64* ends, u32 thing) {

@@ -63,53 +63,82 @@ COLD Encoded encode_any(const u8* words, u32 n, u8* to, u32 nbytes, u8* shared) 
   return ENCODER::template encode<false>(words, n, to, nbytes, shared);
 }
 
-template <class ENCODER>
-GLOBAL void BOUNDS(kWriters, 4)
-    write_blocks(const NewFrame* __restrict__ frames, const u32* __restrict__ items, u64* ends, u64* leaves,
-                 u32* tickets, u32 hashed, u32 room) {
-  SHARED(u8, shared);
-  SHARED_ARRAY(u64, begin, 1);
-  SHARED_ARRAY(u32, checksum, 1);
-  u64* sums = (u64*)shared;
-  u32 ticket = take_ticket(tickets, checksum), t = threadIdx.x;
-  NewFrame frame = frames[items[2 * ticket]];
-  u32 block = items[2 * ticket + 1];
-  if (block & kLeaf) return write_leaf(frame, block & ~kLeaf, leaves, sums);
+// What a block of threads makes, in shared memory: registers are for words.
+struct Work {
+  NewFrame frame;
+  u64 place;     // where the block begins
+  u32 tensor;    // its number
+  u32 item;      // the block, or a leaf
+  u32 checksum;  // of the block
 
-  u64 first = (u64)block * frame.block_words;
-  u32 n = (u32)min(frame.nbytes / ENCODER::WORD_NBYTES - first, (u64)frame.block_words);
-  const u8* words = (const u8*)frame.content + first * ENCODER::WORD_NBYTES;
-  u8 *coded = shared + hashed, *slot = (u8*)frame.slot;
-  Encoded encoded = n % 256 ? encode_any<ENCODER>(words, n, coded, room, shared)
-                            : ENCODER::template encode<true>(words, n, coded, room, shared);
-  u64* own = ends + frame.ends + block;
-  if (t == 0 && block) tell(own, told(encoded.nbytes, kOwn));
+  METHOD u32 num_words(u32 word_nbytes) const {
+    u64 words = frame.nbytes / word_nbytes - (u64)item * frame.block_words;
+    return (u32)min(words, (u64)frame.block_words);
+  }
+
+  METHOD const u8* words(u32 word_nbytes) const {
+    return (const u8*)frame.content + (u64)item * frame.block_words * word_nbytes;
+  }
+};
+
+// The work of the next ticket, for all threads.
+DEV void take_work(Work& work, const NewFrame* frames, const u32* items, u32* tickets) {
+  if (threadIdx.x < 32) {
+    u32 ticket = 0;
+    if (threadIdx.x == 0) ticket = atomicAdd(tickets, 1u);
+    ticket = __shfl_sync(0xffffffffu, ticket, 0);
+    const u64* from = (const u64*)(frames + items[2 * ticket]);
+    if (threadIdx.x < sizeof(NewFrame) / 8) ((u64*)&work.frame)[threadIdx.x] = from[threadIdx.x];
+    if (threadIdx.x == 0) work.tensor = items[2 * ticket], work.item = items[2 * ticket + 1];
+  }
+  __syncthreads();
+}
+
+template <class ENCODER>
+GLOBAL void BOUNDS(kWriters, 4) write_blocks(const NewFrame* __restrict__ frames, const u32* __restrict__ items,
+                                             u64* ends, u64* leaves, u32* tickets, u32 hashed, u32 room) {
+  SHARED(u8, shared);
+  SHARED_ARRAY(Work, works, 1);
+  constexpr u32 W = ENCODER::WORD_NBYTES;
+  Work& work = works[0];
+  u64* sums = (u64*)shared;
+  u8* coded = shared + hashed;
+  u32 t = threadIdx.x;
+  take_work(work, frames, items, tickets);
+  if (work.item & kLeaf) return write_leaf(work.frame, work.item & ~kLeaf, leaves, sums);
+
+  u32 n = work.num_words(W);
+  Encoded encoded = n % 256 ? encode_any<ENCODER>(work.words(W), n, coded, room, shared)
+                            : ENCODER::template encode<true>(work.words(W), n, coded, room, shared);
+  if (t == 0 && work.item) tell(ends + work.frame.ends + work.item, told(encoded.nbytes, kOwn));
   __syncthreads();
   auto find_place = [&] {
-    u64 place = block ? end_before(ends + frame.ends, block) : first_place(frame, encoded.stored);
-    if (t == 0) *begin = place, tell(own, place + told(encoded.nbytes, 0));
+    u64* first = ends + work.frame.ends;
+    u64 place = work.item ? end_before(first, work.item) : first_place(work.frame, encoded.stored);
+    if (t == 0) work.place = place, tell(first + work.item, place + told(encoded.nbytes, 0));
   };
   bool moved = encoded.stored || encoded.nbytes <= room;
-  const u8* bytes = encoded.stored ? words : coded;
-  u32 nbytes = encoded.stored ? n * ENCODER::WORD_NBYTES : encoded.nbytes;
+  const u8* bytes = encoded.stored ? work.words(W) : coded;
+  u32 nbytes = encoded.stored ? work.num_words(W) * W : encoded.nbytes;
   if (moved) {
-    hash_block(bytes, nbytes, sums, checksum, find_place);
+    hash_block(bytes, nbytes, sums, &work.checksum, find_place);
   } else {
     if (t < 32) find_place();
     __syncthreads();
   }
-  u64 place = *begin, at = nbytes_of(place);
-  if (at + encoded.nbytes > frame.slot_nbytes) return;
+  u64 at = nbytes_of(work.place);
+  if (at + encoded.nbytes > work.frame.slot_nbytes) return;
+  u8* slot = (u8*)work.frame.slot;
   if (moved) {
     copy_bytes(slot + at, bytes, nbytes, t, kWriters);
     if (t < encoded.nbytes - nbytes) slot[at + nbytes + t] = 0;
   } else {
-    encode_any<ENCODER>(words, n, slot + at, nbytes, shared);
+    encode_any<ENCODER>(work.words(W), work.num_words(W), slot + at, nbytes, shared);
     __syncthreads();
-    hash_block(slot + at, nbytes, sums, checksum, [] {});
+    hash_block(slot + at, nbytes, sums, &work.checksum, [] {});
   }
   if (t == 0) {
-    u32 entry = (u32)((at - header_nbytes(frame, place)) / kAlignment) | (encoded.stored ? kStored : 0);
-    ((u64*)(slot + frame.index_at))[block] = pair64(entry, *checksum);
+    u32 entry = (u32)((at - header_nbytes(work.frame, work.place)) / kAlignment) | (encoded.stored ? kStored : 0);
+    ((u64*)(slot + work.frame.index_at))[work.item] = pair64(entry, work.checksum);
   }
 }

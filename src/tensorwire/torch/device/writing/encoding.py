@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 
 from ....codec import byte_view, compress_bytes, num_threads
 from ....errors import DoesNotFit, UnsupportedTensorError
-from ...frames.turn import is_capturing
-from ..nvidia import driver_for
+from .kept import Kept, driver_of
 from .new_frames import CODINGS, NewFrames
-
-if TYPE_CHECKING:
-    from ..driver import Driver
 
 _PROFILES = ("resident",)
 _ALIGNMENT = 16  # of tensors and slots, for kernels
-_MOST_KEPT = 16
 
 
 def encode_into(
@@ -62,27 +55,16 @@ def encode_into(
     _check(tensors, out, sizes, profile, hashes)
     if not tensors:
         return
-    driver = _driver_of(sizes.device)
+    driver = driver_of(sizes.device)
     if driver is None:
         for number, (tensor, slot) in enumerate(zip(tensors, out, strict=True)):
             sizes[number] = _encode_on_host(tensor, slot, profile)
         return
     tensors = [_placed(tensor) for tensor in tensors]
-    frames = _new_frames(driver, tensors, out, profile, hashes is not None)
-    frames.encode(sizes, hashes)
-
-
-def _driver_of(device: torch.device) -> Driver | None:
-    """What runs kernels on a device; None for the CPU."""
-    if device.type == "cpu":
-        return None
-    driver = driver_for(device)
-    if driver is None:
-        raise RuntimeError(
-            f"expected a device whose kernels NVRTC compiles, got {device}; the log says what is missing. Install "
-            "nvidia-cuda-nvrtc, or move the tensors to the CPU"
-        )
-    return driver
+    hashed = hashes is not None
+    places = [(each.data_ptr(), each.dtype, each.shape) for each in (*tensors, *out)]
+    key = (driver, profile, hashed, tuple(places))
+    _kept.find(key, sizes.device, lambda: NewFrames(driver, tensors, out, profile, hashed=hashed)).encode(sizes, hashes)
 
 
 def _check(
@@ -99,7 +81,7 @@ def _check(
     for number, (tensor, slot) in enumerate(zip(tensors, out, strict=True)):
         if tensor.dtype not in CODINGS or tensor.layout != torch.strided:
             raise UnsupportedTensorError(
-                f"expected tensors of {', '.join(coding.name for coding in CODINGS.values())}, got one of {tensor.dtype} "
+                f"expected tensors of {', '.join(each.name for each in CODINGS.values())}, got one of {tensor.dtype} "
                 f"and layout {tensor.layout}: number {number}",
                 advice="compress it on the host: tensorwire.compress(tensor.cpu())",
             )
@@ -138,38 +120,4 @@ def _placed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor
 
 
-_keeping = threading.Lock()
-_kept: OrderedDict[object, NewFrames] = OrderedDict()
-"""Those of the last calls."""
-_in_graphs: dict[object, NewFrames] = {}
-"""Those that graphs have captured: their launch data are read at each replay."""
-
-
-def _new_frames(
-    driver: Driver, tensors: list[torch.Tensor], out: list[torch.Tensor], profile: Literal["resident"], hashed: bool
-) -> NewFrames:
-    capturing = is_capturing(out[0].device)
-    key = (
-        driver, profile, hashed,
-        tuple((each.data_ptr(), each.dtype, each.shape) for each in tensors),
-        tuple((each.data_ptr(), each.numel()) for each in out),
-    )  # fmt: skip
-    with _keeping:
-        frames = _in_graphs.get(key) or _kept.pop(key, None)
-        if capturing:
-            if frames is None:
-                raise RuntimeError(
-                    "expected a call that was made before, with the same tensors and slots, in a graph, got a new one; "
-                    "make it once outside of the graph"
-                )
-            _in_graphs[key] = frames
-            return frames
-    if frames is None:
-        frames = NewFrames(driver, tensors, out, profile, hashed=hashed)
-    with _keeping:
-        if key in _in_graphs:
-            return frames
-        _kept[key] = frames
-        while len(_kept) > _MOST_KEPT:
-            _kept.popitem(last=False)
-    return frames
+_kept: Kept[NewFrames] = Kept()
