@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import struct
 
+from .frame import core
 from .frame.core import PROFILES, Error, Frame, function
 from .frame.facts import frame_facts
-from .frame.form import new_frame
+from .frame.form import new_form, new_frame
 from .view.buffers import Pin
 from .view.dtypes import SPLITS, dtype_bits
 
@@ -23,6 +24,7 @@ TAIL_NBYTES = 32
 ROW_NBYTES, BLOCK_NBYTES = 32, 16
 """Sizes of tw_device_row and tw_device_block."""
 _OFFSET_NBYTES = 8
+_RUN = 256  # words
 _MAGIC, _VERSION = b"\x93TWF\r\n\x1a\n", 1
 _FIXED = struct.Struct("<8s4B8xxBBx5BxH16sQ16xI52x")
 """The fixed part of a header; zeros for what depends on the content, and for what is 0 in all plain frames."""
@@ -84,3 +86,31 @@ def header_to_encode(info: FrameInfo) -> bytes:
         info.layout.ordered, info.bits, info.dtype.encode(), info.uncompressed_nbytes, info.block_words,
     )  # fmt: skip
     return fixed + struct.pack(f"<{len(info.shape)}Q", *info.shape)
+
+
+def encode_page(content: Buffer, dtype: str, out: Buffer, frame_nbytes: int) -> int:
+    """A frame of one dimension and one block, of profile resident, to the front of `out`; its size.
+
+    Args:
+        content: 1 to 2^18 words, contiguous.
+        frame_nbytes: what zeros behind the block fill the frame up to, if it is smaller; a multiple of 32.
+
+    Returns:
+        Bytes of the frame; 0 if it is larger than `out`, which is left as it was then.
+    """
+    source, target = memoryview(content).cast("B"), memoryview(out).cast("B")
+    bits, form = dtype_bits(dtype), new_form(None)
+    num_words = source.nbytes * 8 // bits
+    form.block_words = -(-num_words // _RUN) * _RUN
+    frame = new_frame(dtype, bits, (num_words,), "resident", form=form)
+    blocks, index = bytearray(core.data_bound(frame, source.nbytes)), bytearray(8)
+    leaves = core.Leaves(source.nbytes)
+    data_nbytes = core.encode_blocks(frame, 0, source, 0, blocks, index, leaves, 1, None, None)
+    whole = frame.header_nbytes + data_nbytes
+    if max(whole, frame_nbytes) > target.nbytes:
+        return 0
+    frame.padding_nbytes = max(frame_nbytes - whole, 0)
+    header = bytearray(frame.header_nbytes)
+    core.encode_header(frame, data_nbytes, index, leaves.hashes, b"", header)
+    target[: frame.frame_nbytes] = header + blocks[:data_nbytes] + bytes(frame.padding_nbytes)
+    return frame.frame_nbytes

@@ -61,6 +61,12 @@ DEV u64 add_product(u32 a, u32 b, u64 sum) {
   return r;
 }
 
+// All four bytes, added to `sum`.
+DEV u32 add_bytes(u32 octets, u32 sum) { return __dp4a(octets, 0x01010101u, sum); }
+
+// 255 in each byte whose highest bit is set, else 0.
+DEV u32 sign_bytes(u32 octets) { return prmt(octets, 0, 0xba98); }
+
 // Plus the sum of the lane `distance` before this one, if it is one of the same LANES. All lanes of a warp take part.
 template <int LANES>
 DEV u32 add_before(u32 sum, int distance) {
@@ -107,6 +113,12 @@ DEV u32 lds32_next(shared_at at) {
   u32 r;
   asm volatile("ld.shared.u32 %0, [%1+4];" : "=r"(r) : "r"(at));
   return r;
+}
+
+// Set bits of the word OFFSET bytes behind `at`, at once with others that do.
+template <int OFFSET>
+DEV void or_shared(shared_at at, u32 bits) {
+  asm volatile("red.shared.or.b32 [%0+%2], %1;" ::"r"(at), "r"(bits), "n"(OFFSET) : "memory");
 }
 
 // Four matrices of 8 rows by 16 bytes: lane 8 * i + r has the address of row r of the i-th, and lane 4 * r + t gets the

@@ -158,15 +158,14 @@ DEV void store_groups(u32* at, const u32* groups) {
 }
 
 // One run of a plane of P bits. `numbers` of row k stand in numbers[k], a byte each. All lanes of a warp take part.
-template <class L, bool WHOLE, int P, int V>
+template <class Lanes, bool WHOLE, int P, int V>
 DEV void store_plane(u32* run, u32 j, const u32 (*numbers)[V], bool here) {
-  typedef OneTier<L> Tier;
   if constexpr (P == 8) {
 #pragma unroll
-    for (int k = 0; k < Tier::ROWS; k++)
-      if (here) store_groups<WHOLE, V>(run + k * Tier::STRIDE + j, numbers[k]);
-  } else if constexpr (P >= Tier::LEAD) {
-    constexpr int APART = P / Tier::LEAD;  // rows of a word
+    for (int k = 0; k < Lanes::ROWS; k++)
+      if (here) store_groups<WHOLE, V>(run + k * Lanes::STRIDE + j, numbers[k]);
+  } else if constexpr (P >= Lanes::LEAD) {
+    constexpr int APART = P / Lanes::LEAD;  // rows of a word
 #pragma unroll
     for (int r = 0; r < APART; r++) {
       u32 words[V];
@@ -174,27 +173,31 @@ DEV void store_plane(u32* run, u32 j, const u32 (*numbers)[V], bool here) {
       for (int v = 0; v < V; v++) {
         words[v] = numbers[r][v];
 #pragma unroll
-        for (int k = r + APART; k < Tier::ROWS; k += APART) words[v] += numbers[k][v] << k / APART * P;
+        for (int k = r + APART; k < Lanes::ROWS; k += APART) words[v] += numbers[k][v] << k / APART * P;
       }
-      if (here) store_groups<WHOLE, V>(run + r * Tier::STRIDE + j, words);
+      if (here) store_groups<WHOLE, V>(run + r * Lanes::STRIDE + j, words);
     }
   } else {
-    static_assert(V == 1 && Tier::LEAD == 2 * P, "two lanes have the numbers of a word");
-    u32 word = 0;
+    static_assert(Lanes::LEAD == 2 * P, "two lanes have the numbers of a word");
+    u32 words[V];
 #pragma unroll
-    for (int k = 0; k < Tier::ROWS; k++) word += numbers[k][0] << Tier::LEAD * k;
-    word <<= j / (8 * P) * P;
-    word |= __shfl_xor_sync(0xffffffffu, word, 8 * P);
-    if (here && j < 8 * P) run[j] = word;
+    for (int v = 0; v < V; v++) {
+      words[v] = 0;
+#pragma unroll
+      for (int k = 0; k < Lanes::ROWS; k++) words[v] += numbers[k][v] << Lanes::LEAD * k;
+      words[v] <<= j / (8 * P) * P;
+      words[v] |= __shfl_xor_sync(0xffffffffu, words[v], 8 * P / V);
+    }
+    if (here && j < 8 * P) store_groups<WHOLE, V>(run + j, words);
   }
 }
 
 // A run of a field of BITS bits, 1 to 8, of n numbers; `field` is where it begins in the block.
-template <class L, bool WHOLE, int BITS, int V>
+template <class Lanes, bool WHOLE, int BITS, int V>
 DEV u32* store_field(u32* field, u32 n, u32 run, u32 j, const u32 (*numbers)[V], bool here) {
-  constexpr int ROWS = OneTier<L>::ROWS;
+  constexpr int ROWS = Lanes::ROWS;
   if constexpr (BITS == 8) {
-    store_plane<L, WHOLE, 8, V>(field + run * 64, j, numbers, here);
+    store_plane<Lanes, WHOLE, 8, V>(field + run * 64, j, numbers, here);
     return field + ((n + 3) >> 2);
   } else {
     constexpr int FIRST = leading(BITS), LEFT = BITS - FIRST;
@@ -203,14 +206,14 @@ DEV u32* store_field(u32* field, u32 n, u32 run, u32 j, const u32 (*numbers)[V],
     for (int k = 0; k < ROWS; k++)
 #pragma unroll
       for (int v = 0; v < V; v++) part[k][v] = LEFT ? numbers[k][v] & ((1u << FIRST) - 1) * kOnes : numbers[k][v];
-    store_plane<L, WHOLE, FIRST, V>(field + run * (8 * FIRST), j, part, here);
+    store_plane<Lanes, WHOLE, FIRST, V>(field + run * (8 * FIRST), j, part, here);
     field += (n * FIRST + 31) >> 5;
     if constexpr (LEFT > 0) {
 #pragma unroll
       for (int k = 0; k < ROWS; k++)
 #pragma unroll
         for (int v = 0; v < V; v++) part[k][v] = numbers[k][v] >> FIRST & ((1u << LEFT) - 1) * kOnes;
-      return store_field<L, WHOLE, LEFT, V>(field, n, run, j, part, here);
+      return store_field<Lanes, WHOLE, LEFT, V>(field, n, run, j, part, here);
     }
     return field;
   }
@@ -247,16 +250,20 @@ DEV Sampled sample_block(const u8* words, u32 n, const EncodeRoom& room) {
   counters[t] = 0;
   if (t < 36) counters[256 + t] = 0;
   __syncthreads();
-  // Four neighbours from a place in each share that is never the same: content may repeat from one share to the next.
-  u32 place = t * share + (t * 158 % 256 * (share - min(share, kSamplesOfThread)) >> 8), step = 1;
-  if (n <= kSampled) place = t, step = kEncoders;
-  bool unlike = false;
-#pragma unroll
-  for (u32 i = 0; i < kSamplesOfThread; i++) {
-    if (place + i * step >= n) continue;
-    u32 word = word_at<L>(words, place + i * step);
-    unlike |= word != first;
+  u32 unlike = 0;
+  const auto count = [&](u32 place) {
+    u32 word = word_at<L>(words, place);
+    unlike |= word ^ first;
     atomicAdd(&counters[exponent_of<L>(word)], 1u);
+  };
+  if (n > kSampled) {
+    // Four neighbours from a place in each share that is never the same: content may repeat from one share to the next.
+    u32 place = t * share + (t * 158 % 256 * (share - kSamplesOfThread) >> 8);
+#pragma unroll
+    for (u32 i = 0; i < kSamplesOfThread; i++) count(place + i);
+  } else {
+#pragma unroll 1
+    for (u32 place = t; place < n; place += kEncoders) count(place);
   }
   if (__any_sync(0xffffffffu, unlike) && (t & 31) == 0) atomicOr(&counters[kUnlike], 1u);
   __syncthreads();
@@ -320,12 +327,12 @@ struct Encoding {
   METHOD void store_rests(u32 pair, const u32 (*rest)[ROWS][V], bool here) const {
     constexpr int LAST = L::REST_NBYTES - 1;
     u32* field = rests;
-    if constexpr (LAST) field = store_field<L, WHOLE, 8, V>(field, n, 2 * pair + half, j, rest[0], here);
-    store_field<L, WHOLE, L::REST_BITS - 8 * LAST, V>(field, n, 2 * pair + half, j, rest[LAST], here);
+    if constexpr (LAST) field = store_field<Tier, WHOLE, 8, V>(field, n, 2 * pair + half, j, rest[0], here);
+    store_field<Tier, WHOLE, L::REST_BITS - 8 * LAST, V>(field, n, 2 * pair + half, j, rest[LAST], here);
   }
 
   METHOD void store_digits(u32 pair, const u32 (*steps)[V], bool here) const {
-    store_field<L, WHOLE, Tier::WIDTH, V>(digits, n, 2 * pair + half, j, steps, here);
+    store_field<Tier, WHOLE, Tier::WIDTH, V>(digits, n, 2 * pair + half, j, steps, here);
   }
 };
 

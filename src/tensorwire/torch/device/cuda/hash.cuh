@@ -110,14 +110,15 @@ DEV u64 first_accumulator(u32 lane) { return kFirstAccumulators[lane]; }
 // The 128 bits of the accumulators of eight lanes: the low 64 in even lanes, the high ones in odd lanes. So it is with
 // all that follows: each eight lanes of a warp may make a hash of their own.
 DEV u64 merged(u64 acc, u32 padded) {
-  u32 odd = threadIdx.x & 1, at = odd ? kHighKey : kLowKey;
-  u64 hash = odd ? ~(padded * kPrime2) : padded * kPrime1;
-#pragma unroll
-  for (int i = 0; i < 8; i += 2) {
-    u64 a = __shfl_sync(0xffffffffu, acc, i, 8) ^ secret_at(at + 8 * i);
-    u64 b = __shfl_sync(0xffffffffu, acc, i + 1, 8) ^ secret_at(at + 8 * i + 8);
-    hash += a * b ^ __umul64hi(a, b);
-  }
+  u32 lane = threadIdx.x & 7,
+      odd = lane & 1;  // even lanes take the products for one half, odd ones those for the other
+  u32 at = (odd ? kHighKey : kLowKey) + 8 * (lane - odd);
+  u64 other = __shfl_xor_sync(0xffffffffu, acc, 1);
+  u64 a = (odd ? other : acc) ^ secret_at(at), b = (odd ? acc : other) ^ secret_at(at + 8);
+  u64 hash = a * b ^ __umul64hi(a, b);
+  hash += __shfl_xor_sync(0xffffffffu, hash, 2);
+  hash += __shfl_xor_sync(0xffffffffu, hash, 4);
+  hash += odd ? ~(padded * kPrime2) : padded * kPrime1;
   hash = (hash ^ hash >> 37) * 0x165667919E3779F9;
   return hash ^ hash >> 32;
 }

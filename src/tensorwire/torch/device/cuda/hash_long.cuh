@@ -2,15 +2,18 @@
 #pragma once
 #include "hash.cuh"
 
+CONSTANT u64 kFirst[8] = {kPrime32_3, kPrime1, kPrime2, kPrime3, kPrime4, kPrime32_2, kPrime5, kPrime32_1};
 constexpr u32 kPiecesAtOnce = 128;  // of which the sums are in shared memory: those of a leaf
+
+COLD u64 few_of(const u8* data, u32 nbytes, u32 at) {
+  u64 value = 0;
+  for (u32 i = 0; at + i < nbytes; i++) value |= (u64)data[at + i] << 8 * i;
+  return value;
+}
 
 // The 8 bytes of a message at `at`, a multiple of 8, and the zeros behind it.
 DEV u64 eight_of(const u8* data, u32 nbytes, u32 at) {
-  if (at + 8 <= nbytes) return *(const u64*)(data + at);
-  u64 value = 0;
-#pragma unroll 1
-  for (u32 i = 0; at + i < nbytes; i++) value |= (u64)data[at + i] << 8 * i;
-  return value;
+  return at + 8 <= nbytes ? *(const u64*)(data + at) : few_of(data, nbytes, at);
 }
 
 // H of a message, in warp 0 as `merged` gives it, by WARPS warps. `data` is at a multiple of 8 bytes, `sums` is room for
@@ -19,7 +22,7 @@ template <u32 WARPS>
 DEV u64 hash_by_block(const u8* data, u32 nbytes, u64* sums) {
   u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, i = lane & 7, padded = hash_padded(nbytes);
   u32 pieces = hash_pieces(padded);
-  u64 key[4], acc = first_accumulator(i), scramble_key = secret_at(kScrambleKey + 8 * i), hash = 0;
+  u64 key[4], acc = kFirst[i], scramble_key = secret_at(kScrambleKey + 8 * i), hash = 0;
 #pragma unroll
   for (int j = 0; j < 4; j++) key[j] = secret_at(8 * (4 * j + (lane >> 3)) + 8 * i);
 #pragma unroll 1

@@ -78,9 +78,10 @@ enum Field : u32 {
   kFieldHeaderChecksum = 15
 };
 
-GLOBAL void BOUNDS(kWriters, 4) finish_frames(const NewFrame* __restrict__ frames, const u64* __restrict__ headers,
-                                              const u64* __restrict__ ends, u64* leaves, const u64* __restrict__ hashes,
-                                              const u64* __restrict__ base_hashes, long long* __restrict__ sizes) {
+GLOBAL void BOUNDS(kWriters, 3)
+    finish_frames(const NewFrame* __restrict__ frames, const u64* __restrict__ headers, const u64* __restrict__ ends,
+                  u64* leaves, const u64* __restrict__ hashes, const u64* __restrict__ base_hashes,
+                  long long* __restrict__ sizes) {
   SHARED(u8, shared);
   u64 *sums = (u64*)shared, *header = (u64*)(shared + kSumsNbytes);
   NewFrame frame = frames[blockIdx.x];

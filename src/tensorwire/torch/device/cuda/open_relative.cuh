@@ -86,7 +86,7 @@ DEV Status shape_status(const u8* header, Opened* opened) {
   }
   if (nbytes != (numel * bits + 7) / 8) return kCorrupt;
   u64 block_nbytes = (u64)at<u32>(header, 72) * word, blocks = (nbytes + block_nbytes - 1) / block_nbytes;
-  if (blocks >> 32) return kLimitExceeded;
+  if (blocks > 1ull << 32) return kLimitExceeded;
   u64 data_nbytes = at<u64>(header, 64), header_nbytes = at<u64>(header, 56);
   bool has_index = !is_relative(header) || data_nbytes;
   u32 index_at = kFixedNbytes + 8 * ndim;
@@ -206,7 +206,7 @@ GLOBAL void BOUNDS(kRelativeThreads, 1)
         else if (at<u64>(header, 32) != pair.dtype[0] || at<u64>(header, 40) != pair.dtype[1] ||
                  at<u64>(header, 48) != pair.nbytes)
           said[0] = kAnotherTensor;
-        else if (word != pair.word_nbytes || own->header_nbytes >> 32)
+        else if (word != pair.word_nbytes || own->header_nbytes >> 32 || pair.nbytes >> 40)
           said[0] = kHostOnly;
         else if (pair.room < own->header_nbytes)
           said[0] = kTruncated;

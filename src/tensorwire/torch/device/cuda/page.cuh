@@ -11,8 +11,7 @@
 //                 written behind the slot, which may hold anything.
 //   slot_nbytes   bytes of a slot that may be written, at least frame_nbytes
 //   frame_nbytes  a multiple of 32 bytes: of a frame, by padding, unless its block takes more
-//   list_nbytes   most_of_list(page_words)
-//   Grid (frames, 1, 1), kEncoders threads. Shared memory: pages_room_nbytes.
+//   Grid (frames, 1, 1), kEncoders threads. Shared memory: 64 bytes for each KiB of a page, and kPageRoom.
 #pragma once
 #include "encode.cuh"
 
@@ -23,9 +22,8 @@ constexpr u64 kMagic = 0x0a1a0a0d46575493;
 constexpr u64 kEncoderTag = 1, kEncoderNumber = 2;
 constexpr u32 kMessage = kHashPad / 8;
 
-FOLDED u32 pages_room_nbytes(u32 n, u32 word_nbytes) {
-  return hash_pieces(hash_padded(n * word_nbytes)) * 64 + encode_room_nbytes(most_of_list(n));
-}
+// Bytes of each warp's list of escapes. The sums of the block take their place, 64 bytes for each KiB of it.
+constexpr u32 kPageList = 1024, kPageRoom = encode_room_nbytes(kPageList);
 
 // The dtype's name in a header.
 template <class L>
@@ -90,7 +88,7 @@ DEV void write_header(u8* frame, const Encoded& block, u32 n, u32 padding, const
 template <class L, bool WHOLE>
 GLOBAL void BOUNDS(kEncoders, 3)
     encode_pages(const u8* __restrict__ pool, const u8* __restrict__ page_ids, u8* out, u32* sizes, u32 num_pages,
-                 u32 page_words, u32 id_nbytes, u32 slot_stride, u32 slot_nbytes, u32 frame_nbytes, u32 list_nbytes) {
+                 u32 page_words, u32 id_nbytes, u32 slot_stride, u32 slot_nbytes, u32 frame_nbytes) {
   SHARED(u8, shared);
   SHARED_ARRAY(u64, messages, 3 * kMessage);
   u32 n = page_words, nbytes = n * L::NBYTES, t = threadIdx.x;
@@ -102,7 +100,7 @@ GLOBAL void BOUNDS(kEncoders, 3)
   const u8* words = pool + id * nbytes;
   u8 *frame = out + (u64)blockIdx.x * slot_stride, *data = frame + kPageHeader;
   u64* content_sums = (u64*)shared;
-  EncodeRoom room = room_for(shared + hash_pieces(hash_padded(nbytes)) * 64, list_nbytes);
+  EncodeRoom room = room_for(shared + hash_pieces(hash_padded(nbytes)) * 64, kPageList);
   Sampled sampled = sample_block<L, WHOLE>(words, n, room);
   Encoded block = encode_block<L, WHOLE, true>(words, n, sampled, kPageAlignment, data, slot_nbytes - kPageHeader, room,
                                                content_sums);

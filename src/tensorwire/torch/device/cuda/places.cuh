@@ -8,8 +8,9 @@
 #include "dev.h"
 
 constexpr u64 kOwn = 1, kEnd = 2;
-constexpr int kToldBits = 3;        // of these two and of kNumbered
-constexpr u64 kNumbered = 1 << 2;  // a fact that all ends have from the first one on
+constexpr u64 kNumbered = 4;  // of an end: a fact that all have from the first one on
+constexpr u64 kLeft = 8;      // of an end: the thing itself is not there yet
+constexpr int kToldBits = 4;
 
 FOLDED u64 told(u64 nbytes, u64 what) { return nbytes << kToldBits | what; }
 FOLDED u64 nbytes_of(u64 told) { return told >> kToldBits; }

@@ -25,26 +25,25 @@ DEV u32 take(Bits& bits, u32 count) {
   return value;
 }
 
-DEV u32 unary(Bits& bits) {
-  u32 zeros = 0;
-#pragma unroll 1
-  for (;;) {
+// How many zeros stand from here to the next one, of 32 and more. As many as there are bits, if none stands behind.
+COLD u32 many_zeros(Bits bits) {
+  u32 zeros = 32;
+  for (bits.at += 32; bits.at < bits.end; bits.at += 32, zeros += 32) {
     u32 own = window(bits);
-    if (own) {
-      u32 here = __ffs(own) - 1;
-      bits.at += here + 1;
-      return zeros + here;
-    }
-    zeros += 32;
-    bits.at += 32;
-    if (bits.at >= bits.end) return kTooLarge;
+    if (own) return zeros + __ffs(own) - 1;
   }
+  return kTooLarge;
 }
 
-// Exponential Golomb of order g, up to 63; kTooLarge for all numbers from there on.
-DEV u32 golomb(Bits& bits, u32 g) {
-  u32 q = unary(bits);
-  if (q + g <= 18) return ((1u << q) - 1 << g) + take(bits, q + g);
+DEV u32 unary(Bits& bits) {
+  u32 own = window(bits), zeros = own ? __ffs(own) - 1 : many_zeros(bits);
+  bits.at += zeros + 1;
+  return zeros;
+}
+
+// The number of an exponential Golomb code of order g behind its q zeros and the one, where q + g is over 18: kTooLarge
+// but for high bits that are all zeros.
+COLD u32 long_golomb(Bits bits, u32 q, u32 g) {
   if (q || g > 63) return kTooLarge;
   u32 low = take(bits, 18), rest = 0;
   for (u32 left = g - 18; left;) {
@@ -53,6 +52,17 @@ DEV u32 golomb(Bits& bits, u32 g) {
     left -= some;
   }
   return rest ? kTooLarge : low;
+}
+
+// Exponential Golomb of order g, up to 63; kTooLarge for all numbers from there on.
+DEV u32 golomb(Bits& bits, u32 g) {
+  u32 q = unary(bits), value;
+  if (q + g <= 18)
+    value = ((1u << q) - 1 << g) + (window(bits) & ((1u << (q + g)) - 1));
+  else
+    value = long_golomb(bits, q, g);
+  bits.at += min(q + g, kTooLarge);
+  return value;
 }
 
 // Rice's code of k, up to 31, and a bit behind it if SIGNS. kTooLarge for all numbers from there on.
@@ -64,7 +74,8 @@ DEV u32 rice(Bits& bits, u32 k, u32* sign) {
     bits.at += q + 1;
     own = q + k + (SIGNS ? 2 : 1) > 32 ? window(bits) : own >> q >> 1;
   } else {
-    q = unary(bits);
+    q = many_zeros(bits);
+    bits.at += q + 1;
     own = window(bits);
   }
   bits.at += k + SIGNS;

@@ -1,15 +1,18 @@
-// The blocks of new frames. A block of threads makes one, or hashes a leaf of a tensor, as the next item says. The
-// items of a tensor are in order, leaves among blocks, so that words are read from memory once. A block is encoded
-// into shared memory, and copied when all before it have told their sizes. One that is longer than that is encoded once
-// more, to its place.
+// The blocks of new frames. Two launches:
 //
-// write_blocks<ENCODER>:
-//   frames, ends, leaves  as in new_frames.cuh; ends are zero
+// write_blocks<ENCODER>: a block of threads makes a block of whole runs, or hashes a leaf of a tensor, as the next item
+// says. The items of a tensor are in order, leaves among blocks, so that words are read from memory once. A block is
+// encoded into shared memory, and copied when all before it have told their sizes.
+// write_others<ENCODER>: the blocks that are left: the last one of a tensor, if its last run is short; and such as
+// shared memory had no room for. Their places are known, and they are encoded there.
+//   frames, ends, leaves  as in new_frames.cuh; ends are zero before the first launch
 //   items    two numbers each: the tensor, and its block, or its leaf with kLeaf
+//   count    of the items
 //   tickets  u32, zero
 //   hashed   bytes of shared memory for the encoder, and then for hashes of what it has encoded
 //   room     bytes of shared memory behind that, for the block; a multiple of 32
-// Grid: as many blocks as items, of kWriters threads. Shared memory: hashed + room, and kSumsNbytes at least.
+// Grid of the first: as many blocks as items, of kWriters threads; shared memory: hashed + room, and kSumsNbytes at
+// least. Of the second: any number of blocks; kSumsNbytes.
 //
 // An encoder has WORD_NBYTES, and encodes n words at a multiple of 16 bytes, as encode_block of encode.cuh does; WHOLE
 // says that n is a multiple of 256:
@@ -34,35 +37,6 @@ struct Resident {
   }
 };
 
-DEV void write_leaf(const NewFrame& frame, u32 leaf, u64* leaves, u64* sums) {
-  const u8* content = (const u8*)frame.content + (u64)leaf * kLeafNbytes;
-  u32 nbytes = (u32)min(frame.nbytes - (u64)leaf * kLeafNbytes, (u64)kLeafNbytes), t = threadIdx.x;
-  hash_sums(content, nbytes, kWritingWarps, sums);
-  __syncthreads();
-  if (t >= 32) return;
-  u64 hash = hash_of_sums(sums, hash_padded(nbytes), last_of(content, nbytes));
-  if (t < 2) leaves[frame.leaves + 1 + 2 * leaf + t] = hash;
-}
-
-// The hash of a block's bytes to `checksum`, and by the first warp what `place` does meanwhile.
-template <class Place>
-DEV void hash_block(const u8* bytes, u32 nbytes, u64* sums, u32* checksum, Place place) {
-  hash_sums(bytes, nbytes, kWritingWarps, sums);
-  __syncthreads();
-  if (threadIdx.x < 32) place();
-  if (threadIdx.x / 32 == 1) {
-    u64 hash = hash_of_sums(sums, hash_padded(nbytes), last_of(bytes, nbytes));
-    if (threadIdx.x == 32) *checksum = (u32)hash;
-  }
-  __syncthreads();
-}
-
-// What few blocks need: one that is short, or that shared memory did not hold.
-template <class ENCODER>
-COLD Encoded encode_any(const u8* words, u32 n, u8* to, u32 nbytes, u8* shared) {
-  return ENCODER::template encode<false>(words, n, to, nbytes, shared);
-}
-
 // What a block of threads makes, in shared memory: registers are for words.
 struct Work {
   NewFrame frame;
@@ -79,24 +53,60 @@ struct Work {
   METHOD const u8* words(u32 word_nbytes) const {
     return (const u8*)frame.content + (u64)item * frame.block_words * word_nbytes;
   }
+
+  METHOD u64* end(u64* ends) const { return ends + frame.ends + item; }
+
+  METHOD bool fits(u32 nbytes) const { return nbytes_of(place) + nbytes <= frame.slot_nbytes; }
+
+  METHOD u8* at() const { return (u8*)frame.slot + nbytes_of(place); }
+
+  METHOD void write_entry(bool stored) const {
+    u64 units = (nbytes_of(place) - header_nbytes(frame, place)) / kAlignment;
+    u64* index = (u64*)((u8*)frame.slot + frame.index_at);
+    index[item] = pair64((u32)units | (stored ? kStored : 0), checksum);
+  }
 };
 
-// The work of the next ticket, for all threads.
-DEV void take_work(Work& work, const NewFrame* frames, const u32* items, u32* tickets) {
-  if (threadIdx.x < 32) {
-    u32 ticket = 0;
-    if (threadIdx.x == 0) ticket = atomicAdd(tickets, 1u);
-    ticket = __shfl_sync(0xffffffffu, ticket, 0);
-    const u64* from = (const u64*)(frames + items[2 * ticket]);
-    if (threadIdx.x < sizeof(NewFrame) / 8) ((u64*)&work.frame)[threadIdx.x] = from[threadIdx.x];
-    if (threadIdx.x == 0) work.tensor = items[2 * ticket], work.item = items[2 * ticket + 1];
+// Let one item be the work of all threads.
+DEV void begin_work(Work& work, const NewFrame* frames, const u32* item) {
+  const u64* from = (const u64*)(frames + item[0]);
+  if (threadIdx.x < sizeof(NewFrame) / 8) ((u64*)&work.frame)[threadIdx.x] = from[threadIdx.x];
+  if (threadIdx.x == 0) work.tensor = item[0], work.item = item[1];
+}
+
+DEV void write_leaf(const NewFrame& frame, u32 leaf, u64* leaves, u64* sums) {
+  const u8* content = (const u8*)frame.content + (u64)leaf * kLeafNbytes;
+  u32 nbytes = (u32)min(frame.nbytes - (u64)leaf * kLeafNbytes, (u64)kLeafNbytes), t = threadIdx.x;
+  hash_sums(content, nbytes, kWritingWarps, sums);
+  __syncthreads();
+  if (t >= 32) return;
+  u64 hash = hash_of_sums(sums, hash_padded(nbytes), last_of(content, nbytes));
+  if (t < 2) leaves[frame.leaves + 1 + 2 * leaf + t] = hash;
+}
+
+// The checksum of a block's bytes; and what `place` does, by the first warp meanwhile.
+template <class Place>
+DEV void hash_block(Work& work, const u8* bytes, u32 nbytes, u64* sums, Place place) {
+  hash_sums(bytes, nbytes, kWritingWarps, sums);
+  __syncthreads();
+  if (threadIdx.x < 32) place();
+  if (threadIdx.x / 32 == 1) {
+    u64 hash = hash_of_sums(sums, hash_padded(nbytes), last_of(bytes, nbytes));
+    if (threadIdx.x == 32) work.checksum = (u32)hash;
   }
   __syncthreads();
 }
 
+// Copy a block to its place: `nbytes` of it, and zeros up to its size.
+DEV void copy_block(const Work& work, const u8* bytes, u32 nbytes, u32 size) {
+  copy_bytes(work.at(), bytes, nbytes, threadIdx.x, kWriters);
+  if (threadIdx.x < size - nbytes) work.at()[nbytes + threadIdx.x] = 0;
+}
+
 template <class ENCODER>
-GLOBAL void BOUNDS(kWriters, 4) write_blocks(const NewFrame* __restrict__ frames, const u32* __restrict__ items,
-                                             u64* ends, u64* leaves, u32* tickets, u32 hashed, u32 room) {
+GLOBAL void BOUNDS(kWriters, 3)
+    write_blocks(const NewFrame* __restrict__ frames, const u32* __restrict__ items, u64* ends, u64* leaves,
+                 u32* tickets, u32 hashed, u32 room) {
   SHARED(u8, shared);
   SHARED_ARRAY(Work, works, 1);
   constexpr u32 W = ENCODER::WORD_NBYTES;
@@ -104,41 +114,67 @@ GLOBAL void BOUNDS(kWriters, 4) write_blocks(const NewFrame* __restrict__ frames
   u64* sums = (u64*)shared;
   u8* coded = shared + hashed;
   u32 t = threadIdx.x;
-  take_work(work, frames, items, tickets);
-  if (work.item & kLeaf) return write_leaf(work.frame, work.item & ~kLeaf, leaves, sums);
-
-  u32 n = work.num_words(W);
-  Encoded encoded = n % 256 ? encode_any<ENCODER>(work.words(W), n, coded, room, shared)
-                            : ENCODER::template encode<true>(work.words(W), n, coded, room, shared);
-  if (t == 0 && work.item) tell(ends + work.frame.ends + work.item, told(encoded.nbytes, kOwn));
+  if (t < 32) {
+    u32 ticket = t == 0 ? atomicAdd(tickets, 1u) : 0;
+    begin_work(work, frames, items + 2 * __shfl_sync(0xffffffffu, ticket, 0));
+  }
   __syncthreads();
+  if (work.item & kLeaf) return write_leaf(work.frame, work.item & ~kLeaf, leaves, sums);
+  u32 n = work.num_words(W);
+  if (n % 256) return;
+
+  Encoded block = ENCODER::template encode<true>(work.words(W), n, coded, room, shared);
+  if (t == 0 && work.item) tell(work.end(ends), told(block.nbytes, kOwn));
+  __syncthreads();
+  bool left = !block.stored && block.nbytes > room;
   auto find_place = [&] {
-    u64* first = ends + work.frame.ends;
-    u64 place = work.item ? end_before(first, work.item) : first_place(work.frame, encoded.stored);
-    if (t == 0) work.place = place, tell(first + work.item, place + told(encoded.nbytes, 0));
+    u64 place = work.item ? end_before(ends + work.frame.ends, work.item) : first_place(work.frame, block.stored);
+    if (t == 0) work.place = place, tell(work.end(ends), place + told(block.nbytes, left ? kLeft : 0));
   };
-  bool moved = encoded.stored || encoded.nbytes <= room;
-  const u8* bytes = encoded.stored ? work.words(W) : coded;
-  u32 nbytes = encoded.stored ? work.num_words(W) * W : encoded.nbytes;
-  if (moved) {
-    hash_block(bytes, nbytes, sums, &work.checksum, find_place);
-  } else {
+  if (left) {
     if (t < 32) find_place();
-    __syncthreads();
+    return;
   }
-  u64 at = nbytes_of(work.place);
-  if (at + encoded.nbytes > work.frame.slot_nbytes) return;
-  u8* slot = (u8*)work.frame.slot;
-  if (moved) {
-    copy_bytes(slot + at, bytes, nbytes, t, kWriters);
-    if (t < encoded.nbytes - nbytes) slot[at + nbytes + t] = 0;
-  } else {
-    encode_any<ENCODER>(work.words(W), work.num_words(W), slot + at, nbytes, shared);
+  const u8* bytes = block.stored ? work.words(W) : coded;
+  hash_block(work, bytes, block.nbytes, sums, find_place);
+  if (!work.fits(block.nbytes)) return;
+  copy_block(work, bytes, block.nbytes, block.nbytes);
+  if (t == 0) work.write_entry(block.stored);
+}
+
+template <class ENCODER>
+GLOBAL void BOUNDS(kWriters, 3)
+    write_others(const NewFrame* __restrict__ frames, const u32* __restrict__ items, u64* ends, u32 count) {
+  SHARED(u8, shared);
+  SHARED_ARRAY(Work, works, 1);
+  constexpr u32 W = ENCODER::WORD_NBYTES;
+  Work& work = works[0];
+#pragma unroll 1
+  for (u32 number = blockIdx.x; number < count; number += gridDim.x) {
+    if (items[2 * number + 1] & kLeaf) continue;
     __syncthreads();
-    hash_block(slot + at, nbytes, sums, &work.checksum, [] {});
-  }
-  if (t == 0) {
-    u32 entry = (u32)((at - header_nbytes(work.frame, work.place)) / kAlignment) | (encoded.stored ? kStored : 0);
-    ((u64*)(slot + work.frame.index_at))[work.item] = pair64(entry, work.checksum);
+    if (threadIdx.x < 32) begin_work(work, frames, items + 2 * number);
+    __syncthreads();
+    const u8* words = work.words(W);
+    u32 n = work.num_words(W), raw = (u32)aligned(n * W);
+    u64 place = work.item ? work.end(ends)[-1] : first_place(work.frame, false);
+    bool left = n % 256 || (*work.end(ends) & kLeft);
+    __syncthreads();
+    if (!left) continue;
+    if (threadIdx.x == 0) work.place = place & ~kLeft;
+    __syncthreads();
+    u64 at = nbytes_of(place), behind = min(work.frame.slot_nbytes, at + raw - kAlignment);
+    Encoded block = ENCODER::template encode<false>(words, n, work.at(), at < behind ? (u32)(behind - at) : 0, shared);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      if (block.stored && work.item == 0) work.place = first_place(work.frame, true);
+      tell(work.end(ends), work.place + told(block.nbytes, 0));
+    }
+    __syncthreads();
+    if (!work.fits(block.nbytes)) continue;
+    u32 nbytes = block.stored ? n * W : block.nbytes;
+    hash_block(work, block.stored ? words : work.at(), nbytes, (u64*)shared, [] {});
+    if (block.stored) copy_block(work, words, nbytes, raw);
+    if (threadIdx.x == 0) work.write_entry(block.stored);
   }
 }

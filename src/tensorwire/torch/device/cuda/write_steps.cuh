@@ -25,40 +25,32 @@ GLOBAL void BOUNDS(kWriters, 4) write_steps(const NewFrame* __restrict__ frames,
   SparseShared* shared = (SparseShared*)memory;
   u64* sums = (u64*)memory;
   u32 t = threadIdx.x;
-  take_work(work, frames, items, tickets);
+  if (t < 32) {
+    u32 ticket = t == 0 ? atomicAdd(tickets, 1u) : 0;
+    begin_work(work, frames, items + 2 * __shfl_sync(0xffffffffu, ticket, 0));
+  }
+  __syncthreads();
   if (work.item >= kBaseLeaf) return write_leaf(base_of(work.frame), work.item & ~kBaseLeaf, leaves, sums);
   if (work.item & kLeaf) return write_leaf(work.frame, work.item & ~kLeaf, leaves, sums);
 
-  u64 first = (u64)work.item * work.frame.block_words * L::NBYTES;
-  const u8 *words = (const u8*)work.frame.content + first, *base = (const u8*)work.frame.base + first;
+  const u8 *words = work.words(L::NBYTES), *base = (const u8*)work.frame.base + (words - (const u8*)work.frame.content);
   Change change = sparse_block<L>(words, base, work.num_words(L::NBYTES), thresholds[work.tensor], shared);
   bool stored = change.kind == kNeither;
   u32 nbytes = stored ? work.num_words(L::NBYTES) * L::NBYTES : change.nbytes, size = (u32)aligned(nbytes);
-  if (t == 0 && work.item) tell(ends + work.frame.ends + work.item, told(size, kOwn));
+  if (t == 0 && work.item) tell(work.end(ends), told(size, kOwn));
   __syncthreads();
   auto find_place = [&] {
-    u64* all = ends + work.frame.ends;
-    u64 place = work.item ? end_before(all, work.item) : first_place(work.frame, stored);
-    if (t == 0) work.place = place, tell(all + work.item, place + told(size, 0));
+    u64 place = work.item ? end_before(ends + work.frame.ends, work.item) : first_place(work.frame, stored);
+    if (t == 0) work.place = place, tell(work.end(ends), place + told(size, 0));
   };
-  if (change.kind == kSparse) {
-    hash_block((const u8*)shared->block, nbytes, sums, &work.checksum, find_place);
-  } else {
+  if (change.kind == kSame) {
     if (t < 32) find_place();
-    if (t == 0) work.checksum = 0;  // of a block that is same
+    if (t == 0) work.checksum = 0;
     __syncthreads();
+  } else {
+    hash_block(work, stored ? words : (const u8*)shared->block, nbytes, sums, find_place);
   }
-  u64 at = nbytes_of(work.place);
-  if (at + size > work.frame.slot_nbytes) return;
-  u8* slot = (u8*)work.frame.slot;
-  copy_bytes(slot + at, stored ? words : (const u8*)shared->block, nbytes, t, kWriters);
-  if (t < size - nbytes) slot[at + nbytes + t] = 0;
-  if (stored) {
-    __syncthreads();
-    hash_block(slot + at, size, sums, &work.checksum, [] {});
-  }
-  if (t == 0) {
-    u32 entry = (u32)((at - header_nbytes(work.frame, work.place)) / kAlignment) | (stored ? kStored : 0);
-    ((u64*)(slot + work.frame.index_at))[work.item] = pair64(entry, work.checksum);
-  }
+  if (!work.fits(size)) return;
+  copy_block(work, stored ? words : (const u8*)shared->block, nbytes, size);
+  if (t == 0) work.write_entry(stored);
 }

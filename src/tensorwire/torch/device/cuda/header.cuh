@@ -1,0 +1,219 @@
+// The header of a frame, checked by a block of threads in the order of docs/format.md: steps 1 to 8.
+//
+//   copy_header(frame, nbytes, room);  // all threads; a barrier
+//   tell(header_fault(room, nbytes), room);  // all threads; a barrier, and room.verdict
+//   tell(index_fault(frame, room, nbytes, num_words, word_nbytes), room);  // the same, of a plain frame of so many
+//   words
+//
+// `nbytes` is what there is to read from the frame's first byte on, which is at a multiple of 16 bytes: a multiple of
+// 32, as frames have. Bytes may follow the frame. Nothing is read behind `nbytes`, whatever the bytes say.
+#pragma once
+#include "frame.cuh"
+#include "hash.cuh"
+#include "status.h"
+
+// Checks in their order. Of several that fail the first one counts, with its status.
+enum Check : u32 {
+  kOfHeader,
+  kOfHeaderSum,
+  kOfPlace,
+  kOfIndexSum,
+  kOfIndex,
+  kOfExtensions,
+  kOfEnd,
+  kOfPadding,
+  kOfBlockSum,
+  kOfKind,
+  kOfBlock,
+  kOfKernel
+};
+constexpr u32 kNoneFails = 0xffffffff;
+
+FOLDED u32 fault_of(Check check, Status status) { return status == kDone ? kNoneFails : check << 8 | status; }
+FOLDED u32 fault_if(bool wrong, Check check) { return wrong ? fault_of(check, kCorrupt) : kNoneFails; }
+
+DEV Status status_of(u32 verdict) { return verdict == kNoneFails ? kDone : (Status)(verdict & 255); }
+
+constexpr u32 kFixedNbytes = 128, kMostDims = 64, kProfileEnec = 0, kProfileResident = 3;
+constexpr u32 kHeadNwords = (kFixedNbytes + 8 * kMostDims + kHashPad) / kHashPad * kHashPad / 8;
+constexpr u32 kIndexSumWord = 14, kChecksumWord = 15;  // of the fixed part
+constexpr u32 kAllLanes = 0xffffffff;
+constexpr u32 kNotCopied = 0xffffffff;
+constexpr u32 kMostIndexNbytes = 4096;  // with extensions, and with what the frame's alignment adds
+constexpr u64 kMagic = 0x0a1a0a0d46575493;
+constexpr u64 kMostContent = 1ull << 53, kMostHeaderNbytes = 1ull << 37;
+constexpr u32 kMostPadding = 1 << 22, kMostBlockWords = 1 << 18, kLeastBlockWords = 256, kMostBits = 1024;
+
+// What a block of threads keeps of a header in shared memory, 8 bytes at a time.
+struct HeaderRoom {
+  u64 head[kHeadNwords];                         // fixed part and shape, with 0 as checksum; then zeros
+  u64 index[(kMostIndexNbytes + kHashPad) / 8];  // what stands behind the shape; then zeros
+  u64 checksum;                                  // of the header
+  u32 index_nbytes;                              // kNotCopied if it is too long, or not all there
+  u32 verdict;                                   // the least fault that was told
+
+  METHOD u32 ndim() const { return (u32)(head[1] >> 24) & 255; }
+  METHOD u32 unit_log2() const { return (u32)(head[2] >> 40) & 255; }
+  METHOD u32 features() const { return (u32)(head[1] >> 32); }
+  METHOD u32 profile() const { return (u32)(head[1] >> 8) & 255; }
+  METHOD u32 bits() const { return (u32)(head[3] >> 48); }
+  METHOD u64 layout() const { return head[3] & 0xffffffffff; }
+  METHOD u64 content_nbytes() const { return head[6]; }
+  METHOD u64 header_nbytes() const { return head[7]; }
+  METHOD u64 data_nbytes() const { return head[8]; }
+  METHOD u32 block_words() const { return (u32)head[9]; }
+  METHOD u32 padding_nbytes() const { return (u32)(head[9] >> 32); }
+  // Of a block: where it begins behind the header, in units, and what else the index says of it.
+  METHOD u32 entry(u32 block) const { return ((const u32*)index)[2 * block]; }
+  METHOD u32 place(u32 block) const { return entry(block) & 0x7fffffff; }
+  METHOD bool is_stored(u32 block) const { return entry(block) >> 31; }
+  METHOD u32& checksum_of(u32 block) { return ((u32*)index)[2 * block + 1]; }
+};
+
+DEV u32 dims_of(const u8* frame, u32 nbytes) { return nbytes < kFixedNbytes ? 0 : min((u32)frame[11], kMostDims); }
+
+DEV void copy_header(const u8* frame, u32 nbytes, HeaderRoom& room) {
+  u32 begin = kFixedNbytes + 8 * dims_of(frame, nbytes), available = min(begin, nbytes), length = kNotCopied;
+  const u64* words = (const u64*)frame;
+  u64 end = available < kFixedNbytes ? 0 : words[7];
+  if (end >= begin && end <= nbytes && end - begin <= kMostIndexNbytes && end % 8 == 0) length = (u32)end - begin;
+  for (u32 i = threadIdx.x; i < kHeadNwords; i += blockDim.x) {
+    u64 value = 8 * i < available ? words[i] : 0;
+    room.head[i] = i == kChecksumWord ? 0 : value;
+    if (i == kChecksumWord) room.checksum = value;
+  }
+  u32 padded = length == kNotCopied ? 0 : hash_padded(length);
+  for (u32 i = threadIdx.x; 8 * i < padded; i += blockDim.x) room.index[i] = 8 * i < length ? words[begin / 8 + i] : 0;
+  if (threadIdx.x == 0) room.index_nbytes = length, room.verdict = kNoneFails;
+}
+
+DEV void tell(u32 fault, HeaderRoom& room) {
+  if (fault != kNoneFails) atomicMin(&room.verdict, fault);
+}
+
+// The layout, the bits of an element, two reserved bytes and the dtype's name, by a warp.
+DEV bool has_valid_label(const u8* head) {
+  u32 width = head[24], exponent = head[25], rest = head[26], split = head[27], bits = head[30] | head[31] << 8;
+  bool valid = width <= 8 && __popc(width) == 1 && exponent <= 8 && head[28] <= 1 && !head[29];
+  valid &= rest == (exponent ? 8 * width - exponent : 0) && split <= 3 && (split == 0) == (exponent == 0);
+  valid &= (split != 1 || rest) && bits >= 1 && bits <= kMostBits && (width == 1 || (bits & (8 * width - 1)) == 0);
+  u32 c = head[32 + (threadIdx.x & 15)];
+  bool letter = (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  u32 letters = __ballot_sync(kAllLanes, letter) & 0xffff, zeros = __ballot_sync(kAllLanes, c == 0) & 0xffff;
+  return valid && letters && (letters & (letters + 1)) == 0 && (letters ^ zeros) == 0xffff;
+}
+
+// The content of a shape whose elements have so many bits; all bits set if that is beyond the limit.
+DEV u64 nbytes_of(const u64* shape, u32 ndim, u32 bits_of_element) {
+  u64 bits = bits_of_element;
+  bool beyond = false;
+  for (u32 d = 0; d < ndim; d++) {
+    if (shape[d] == 0) return 0;
+    beyond = beyond || __umul64hi(bits, shape[d]) != 0 || bits * shape[d] > 8 * kMostContent;
+    if (!beyond) bits *= shape[d];
+  }
+  return beyond ? ~0ull : (bits + 7) / 8;
+}
+
+// Steps 1 to 5: fixed part and shape, by a warp.
+DEV Status check_fields(const HeaderRoom& room, u32 nbytes) {
+  const u64* words = room.head;
+  const u8* head = (const u8*)words;
+  if (words[0] != kMagic) return nbytes ? kCorrupt : kTruncated;
+  if (nbytes < kFixedNbytes) return kTruncated;
+  if (head[8] != 1 || room.features() > 1) return kUnsupportedVersion;
+  bool relative = room.features();
+  if (head[9] > kProfileResident || (relative && head[9] == kProfileResident)) return kCorrupt;
+  if (head[10]) return kUnsupportedVersion;
+  u32 ndim = head[11], unit = head[21], alignment = head[22], block_words = room.block_words();
+  if (ndim > kMostDims) return kLimitExceeded;
+  if (head[20]) return kUnsupportedVersion;
+  if (unit < 5 || unit > 12 || alignment < unit || alignment > 21 || head[23]) return kCorrupt;
+  if (!has_valid_label(head)) return kCorrupt;
+  u64 content = room.content_nbytes(), header = room.header_nbytes(), data = room.data_nbytes();
+  u64 padding = room.padding_nbytes(), between = (1u << alignment) - 1;
+  if (content > kMostContent || header > kMostHeaderNbytes) return kLimitExceeded;
+  if (header & between) return kCorrupt;
+  if (data > 0x7fffffffull << unit) return kLimitExceeded;
+  if ((data & ((1u << unit) - 1)) || block_words % kLeastBlockWords || block_words - 1 >= kMostBlockWords)
+    return kCorrupt;
+  if (padding > kMostPadding || ((header + data + padding) & between)) return kCorrupt;
+  if (!relative && (words[12] | words[13])) return kCorrupt;
+  u32 begin = kFixedNbytes + 8 * ndim;  // of the index
+  if (nbytes < begin) return kTruncated;
+  u64 expected = nbytes_of(words + 16, ndim, room.bits());
+  if (expected == ~0ull) return kLimitExceeded;
+  if (expected != content) return kCorrupt;
+  u64 num_words = content >> (__ffs(head[24]) - 1);
+  if (num_words > (u64)block_words << 32) return kLimitExceeded;
+  if (!relative && num_words > (data >> unit) * block_words) return kCorrupt;
+  bool has_index = !relative || data;
+  return header < begin || (has_index && num_words > (header - begin) / 8 * block_words) ? kCorrupt : kDone;
+}
+
+// Steps 1 to 6, and the checksum of step 7 unless the index was not copied, by three warps.
+DEV u32 header_fault(const HeaderRoom& room, u32 nbytes) {
+  u32 warp = threadIdx.x >> 5;
+  if (warp == 0) return fault_of(kOfHeader, check_fields(room, nbytes));
+  bool of_index = warp == 2;
+  if (warp > 2 || (of_index && room.index_nbytes == kNotCopied)) return kNoneFails;
+  u32 length = of_index ? room.index_nbytes : kFixedNbytes + 8 * min(room.ndim(), kMostDims);
+  u64 hash = hash_by_warp(of_index ? room.index : room.head, hash_padded(length));
+  bool wrong = (threadIdx.x & 31) == 0 && hash != (of_index ? room.head[kIndexSumWord] : room.checksum);
+  return fault_if(wrong, of_index ? kOfIndexSum : kOfHeaderSum);
+}
+
+// How many blocks the content has, and the words of one of them.
+DEV u32 num_blocks_of(u32 num_words, u32 block_words) { return (num_words + block_words - 1) / block_words; }
+DEV u32 words_of(u32 block, u32 num_words, u32 block_words) {
+  return min(num_words - block * block_words, block_words);
+}
+
+// Entries of the index, a thread for each.
+DEV bool has_wrong_entry(const HeaderRoom& room, u32 num_words, u32 word_nbytes) {
+  u32 block_words = room.block_words(), unit = room.unit_log2(), num_blocks = num_blocks_of(num_words, block_words);
+  bool wrong = false;
+#pragma unroll 1
+  for (u32 block = threadIdx.x; block < num_blocks; block += blockDim.x) {
+    u32 place = room.place(block), raw = words_of(block, num_words, block_words) * word_nbytes;
+    u32 next = block + 1 < num_blocks ? room.place(block + 1) : (u32)(room.data_nbytes() >> unit),
+        length = next - place;
+    raw = (raw + (1u << unit) - 1) >> unit;
+    wrong |= (block == 0 && place) || place >= next || next > room.data_nbytes() >> unit || length > raw ||
+             (room.is_stored(block) && length != raw);
+  }
+  return wrong;
+}
+
+// The records between index and blocks, by one warp.
+DEV bool has_wrong_extension(const HeaderRoom& room, u32 num_blocks) {
+  u32 at = num_blocks, end = room.index_nbytes / 8, before = 0;
+#pragma unroll 1
+  for (; at < end && (u32)room.index[at] != 0;) {
+    u32 tag = (u32)room.index[at], length = (u32)(room.index[at] >> 32), odd = length & 7;
+    if (tag <= before || length > (end - at - 1) * 8 || (tag == 1 && length != 4)) return true;
+    if (odd && room.index[at + 1 + length / 8] >> 8 * odd) return true;
+    at += 1 + (length + 7) / 8, before = tag;
+  }
+  bool wrong = false;
+#pragma unroll 1
+  for (u32 i = at + (threadIdx.x & 31); i < end; i += 32) wrong |= room.index[i] != 0;
+  return wrong;
+}
+
+// The rest of step 7, and step 8, of a plain frame whose header is right and of which `num_words` words are to come.
+DEV u32 index_fault(const u8* frame, const HeaderRoom& room, u32 nbytes, u32 num_words, u32 word_nbytes) {
+  u32 fault = fault_if(has_wrong_entry(room, num_words, word_nbytes), kOfIndex);
+  if (threadIdx.x >= blockDim.x - 32)
+    fault =
+        min(fault, fault_if(has_wrong_extension(room, num_blocks_of(num_words, room.block_words())), kOfExtensions));
+  u64 data_end = room.header_nbytes() + room.data_nbytes();
+  if (data_end + room.padding_nbytes() > nbytes) return min(fault, fault_of(kOfEnd, kTruncated));
+  u32 begin = (u32)data_end, end = begin + room.padding_nbytes(), other = 0;
+#pragma unroll 1
+  for (u32 at = begin + 16 * threadIdx.x; at < end; at += 16 * blockDim.x) {
+    uint4 value = *(const uint4*)(frame + at);
+    other |= value.x | value.y | value.z | value.w;
+  }
+  return min(fault, fault_if(other, kOfPadding));
+}
