@@ -4,7 +4,7 @@
 // choose_thresholds<L>:
 //   L           Bf16, F16, F8E4M3 or F8E5M2
 //   frames      NewFrame, on the device as all that follows
-//   numbers     u32: which tensors, all of this layout
+//   numbers     u64: which tensors, all of this layout
 //   thresholds  u32, for each tensor of the call: up to three ascending exponents, a byte each, and in the highest byte
 //               how many they are
 // Grid: as many blocks as numbers, of kWriters threads; no dynamic shared memory.
@@ -26,12 +26,12 @@ DEV u64 sampled_eight(u32 number, u64 full) {
 
 template <class L>
 GLOBAL void BOUNDS(kWriters, 4)
-    choose_thresholds(const NewFrame* __restrict__ frames, const u32* __restrict__ numbers, u32* thresholds) {
+    choose_thresholds(const NewFrame* __restrict__ frames, const u64* __restrict__ numbers, u32* thresholds) {
   typedef Packed<L> P;
   SHARED_ARRAY(u32, changed, 256);  // by exponent; then of all lower exponents
   SHARED_ARRAY(uint2, sums, kWritingWarps);
   SHARED_ARRAY(u32, nearest, kLimits);
-  u32 t = threadIdx.x, number = numbers[blockIdx.x];
+  u32 t = threadIdx.x, number = (u32)numbers[blockIdx.x];
   const u8 *words = (const u8*)frames[number].content, *base = (const u8*)frames[number].base;
   u64 full = frames[number].nbytes / (8 * L::NBYTES);
   changed[t] = 0;

@@ -30,8 +30,10 @@ GLOBAL void BOUNDS(kWriters, 4) write_steps(const NewFrame* __restrict__ frames,
     begin_work(work, frames, items + 2 * __shfl_sync(0xffffffffu, ticket, 0));
   }
   __syncthreads();
-  if (work.item >= kBaseLeaf) return write_leaf(base_of(work.frame), work.item & ~kBaseLeaf, leaves, sums);
-  if (work.item & kLeaf) return write_leaf(work.frame, work.item & ~kLeaf, leaves, sums);
+  if (work.item & kLeaf) {
+    NewFrame frame = work.item >= kBaseLeaf ? base_of(work.frame) : work.frame;
+    return write_leaf(frame, work.item & ~kBaseLeaf, leaves, sums);
+  }
 
   const u8 *words = work.words(L::NBYTES), *base = (const u8*)work.frame.base + (words - (const u8*)work.frame.content);
   Change change = sparse_block<L>(words, base, work.num_words(L::NBYTES), thresholds[work.tensor], shared);
