@@ -32,8 +32,9 @@ GLOBAL void BOUNDS(kWriters, 3) finish_frames(const NewFrame* __restrict__ frame
   SHARED(u8, shared);
   u64 *sums = (u64*)shared, *header = (u64*)(shared + kSumsNbytes);
   NewFrame frame = frames[blockIdx.x];
+  bool relative = headers[frame.header + 1] >> 32 & 1;  // bit 0 of required_features
   u64 end = frame.num_blocks ? ends[frame.ends + frame.num_blocks - 1] : first_place(frame, true);
-  if (frame.base && nbytes_of(end) == header_nbytes(frame, end)) frame.num_blocks = 0, end = first_place(frame, false);
+  if (relative && nbytes_of(end) == header_nbytes(frame, end)) frame.num_blocks = 0, end = first_place(frame, false);
   u64 nbytes = nbytes_of(end);
   bool fits = nbytes <= frame.slot_nbytes;
   u32 t = threadIdx.x;
@@ -54,7 +55,7 @@ GLOBAL void BOUNDS(kWriters, 3) finish_frames(const NewFrame* __restrict__ frame
     const u64* known = which == 0 ? hashes : which == 1 ? base_hashes : nullptr;
     u64 *message = leaves + frame.leaves + which * leaf_numbers(frame), hash;
     u32 message_nbytes = 8 * leaf_numbers(frame);
-    if (which == 1 && !frame.base) continue;
+    if (which == 1 && !relative) continue;
     if (which == 2) message = (u64*)(slot + frame.index_at), message_nbytes = (u32)begin - frame.index_at;
     if (which < 2 && t == 0 && !known) message[0] = frame.nbytes;
     __syncthreads();

@@ -20,7 +20,7 @@ constexpr u64 kNumberTag = 1, kEncoderNumber = 2;
 struct NewFrame {
   u64 content, slot;  // addresses, at multiples of 16
   u64 slot_nbytes, nbytes;
-  u64 base;                  // the same; 0 for a plain frame
+  u64 base;                  // the same; of a relative frame
   u32 leaves, ends, header;  // where its numbers begin among those of all tensors
   u32 index_at;              // in the frame
   u32 num_blocks, block_words;
