@@ -71,6 +71,7 @@ SHIM(void) shim_copy(u32 to, const void* from, u32 nbytes);
 SHIM(void) shim_commit();
 SHIM(void) shim_wait(u32 newest);
 SHIM(void) shim_atomic(const void* at, u32 nbytes);
+SHIM(void) shim_kept(const void* at);
 SHIM(u32) shim_f16_of(float value);
 SHIM(float) shim_float_of_f16(u32 bits);
 
@@ -138,6 +139,11 @@ DEV T __ldg(const T* at) {
 DEV u32 kept(u32 number) { return number; }
 template <class T>
 DEV T* kept(T* address) {
+  shim_kept(address);
+  return address;
+}
+template <class T>
+DEV T* kept_anywhere(T* address) {
   return address;
 }
 

@@ -1,23 +1,25 @@
 // Relative frames applied to tensors in place: blocks that are same, stored, constant, or of kind sparse.
 //
-// check_tensors<T>: a block of threads for each leaf of the tensors. Hashes it, and checks the blocks that begin in it:
-// their checksums, and all that they hold. The last one of a pair compares the content hash of what the tensor holds,
-// and says whether the frame is to be applied.
-// apply_blocks<T>: blocks of threads for each leaf, in grids of so many by some. Applies the blocks that begin in its part.
-// check_results<T>: a block of threads for each leaf. Hashes leaves that have changed; the last one of a pair compares.
+// take_blocks<T, WRITE>: blocks of threads for each leaf of the tensors, in a grid of leaves by some. Takes the blocks of
+// the frame that begin in its part of the leaf: checks their checksums, and all that they hold; or applies them.
+// hash_leaves<RESULT>: a block of threads for each leaf. The last one of a pair compares the content hash of what the
+// tensor holds, and says whether the frame is to be applied; or, behind that, of what has become of it.
+//
+// They are launched so: open_frames, take_blocks<T, false>, hash_leaves<false>, take_blocks<T, true>, hash_leaves<true>.
+// Without checks: open_frames, take_blocks<T, true>.
 //   pairs, opened, messages, status  as open_frames has them; it was launched before
 //   pair_of  u32: the pair of each leaf
-//   leaves   u32: how many there are
 //
 // T is u8 or u16 where words have as many bits; u32 for larger ones, of which no block of kind sparse is applied.
-// kRelativeThreads threads, and sizeof(SparseShared) bytes of shared memory, kApplySharedNbytes.
+// kRelativeThreads threads. take_blocks has kTakeSharedNbytes of shared memory.
 //
-// What a block holds is read twice with checks: nothing is written of a frame that has a block that is not valid. Only
-// the tensor itself is written.
+// With checks nothing is written of a frame that has a block that is not valid.
 #pragma once
 #include "copy.cuh"
 #include "step_tiles.cuh"
 
+constexpr u32 kTakeSharedNbytes = 49152;
+static_assert(sizeof(SparseShared) <= kTakeSharedNbytes, "applying.py asks for so much");
 static_assert(sizeof(u64) * 8 * kPiecesAtOnce <= sizeof(ClassesShared), "sums of pieces lie where classes do later");
 
 struct Applying {
@@ -44,14 +46,17 @@ DEV bool take_sparse(T* words, u32 n, const u8* block, u32 nbytes, const Opened&
   u32 t = threadIdx.x, num_classes = classes_of(tail_of(block, nbytes));
   bool listed = n <= kWholeWords && num_classes <= kWholeClasses;
   Classes<kWholeWords> classes = {&s->classes, num_classes, n};
-  if (t < num_classes - 1) s->classes.thresholds[t] = threshold_of(block, nbytes, num_classes, t);
+  if (t < num_classes - 1) {
+    u32 shift = 8 * sizeof(T) - 1 - opened.exponent_bits, threshold = threshold_of(block, nbytes, num_classes, t);
+    s->classes.least[t] = (threshold << shift) * (sizeof(T) == 1 ? 0x01010101u : 0x00010001u);
+  }
   __syncthreads();
   if (t < 32) {
     Listing answer = read_string(block, nbytes, num_classes, n, 1u << (8 * sizeof(T) - 1), listed,
                                  1u << opened.alignment_log2, s);
     if (t == 0) s->answer = answer;
-  } else if (listed) {
-    classes.mark(words, opened.exponent_bits, t - 32, kRelativeThreads - 32);
+  } else if (listed && num_classes > 1) {
+    classes.mark(words, t - 32, kRelativeThreads - 32);
   }
   __syncthreads();
   u32 answer = s->answer;
@@ -65,7 +70,7 @@ DEV bool take_sparse(T* words, u32 n, const u8* block, u32 nbytes, const Opened&
     if (WRITE) move_words(words, classes, opened.is_ordered, s);
     return true;
   }
-  return take_by_tiles<T, WRITE>(words, n, block, nbytes, num_classes, opened.exponent_bits, opened.is_ordered, s);
+  return take_by_tiles<T, WRITE>(words, n, block, nbytes, num_classes, opened.is_ordered, s);
 }
 
 // Blocks --------------------------------------------------------------------------------------------------------------
@@ -73,7 +78,7 @@ DEV bool take_sparse(T* words, u32 n, const u8* block, u32 nbytes, const Opened&
 // Kind constant, and stored blocks, by all threads: `nbytes` of words. False, for some threads, if the block has others
 // than zeros where they have to be.
 template <bool WRITE>
-COLD bool take_constant(u8* words, u32 nbytes, const BlockPlace place, u32 word_nbytes) {
+DEV bool take_constant(u8* words, u32 nbytes, const BlockPlace place, u32 word_nbytes) {
   const u8* word = place.bytes + place.nbytes - 1 - word_nbytes;
   u64 pattern = 0;
   bool right = true;
@@ -86,7 +91,7 @@ COLD bool take_constant(u8* words, u32 nbytes, const BlockPlace place, u32 word_
 }
 
 template <bool WRITE>
-COLD bool take_stored(u8* words, u32 nbytes, const BlockPlace place) {
+DEV bool take_stored(u8* words, u32 nbytes, const BlockPlace place) {
   bool right = true;
   for (u32 i = nbytes + threadIdx.x; i < place.nbytes; i += kRelativeThreads)
     if (place.bytes[i]) right = false;
@@ -112,19 +117,28 @@ constexpr u32 kUnitLog2 = 8;
 
 DEV u32 block_units_of(const Applying& own) { return (u32)(block_nbytes_of(*own.pair, *own.opened) >> kUnitLog2); }
 
-// Each block that is not same and begins in part `part` of the leaf, of `parts`.
-template <class Take>
-DEV void for_blocks(const Applying& own, u32 part, u32 parts, Take take) {
-  u32 units = (kLeafNbytes >> kUnitLog2) / parts, begin = (own.leaf * parts + part) * units;
-  u32 block_units = block_units_of(own), block = (begin + block_units - 1) / block_units;
+// Whether a block's bytes have its checksum, by all threads.
+DEV bool has_checksum(const BlockPlace& place, u64* sums, u32* said) {
+  u64 hash = hash_by_block<kRelativeWarps>(place.bytes, place.nbytes, sums);
+  if (threadIdx.x == 0) *said = (u32)hash == place.checksum;
+  __syncthreads();
+  bool right = *said;
+  __syncthreads();
+  return right;
+}
+
+// Whether a block that touches the leaf is not same, by all threads.
+DEV bool has_changed(const Applying& own, u32* said) {
+  if (threadIdx.x == 0) *said = 0;
+  __syncthreads();
+  u32 units = kLeafNbytes >> kUnitLog2, begin = own.leaf * units, block_units = block_units_of(own);
   u32 end = min((begin + units + block_units - 1) / block_units, own.opened->num_blocks);
-#pragma unroll 1
-  for (; block < end; block++) {
-    BlockPlace place = place_of(*own.pair, *own.opened, block);
-    if (place.nbytes == 0) continue;
-    take(block, place);
-    __syncthreads();
-  }
+  for (u32 block = begin / block_units + threadIdx.x; block < end; block += kRelativeThreads)
+    if (place_of(*own.pair, *own.opened, block).nbytes) atomicOr(said, 1u);
+  __syncthreads();
+  bool changed = *said;
+  __syncthreads();
+  return changed;
 }
 
 // Hash the leaf, and note its hash where that of the content will look for it.
@@ -161,65 +175,47 @@ DEV bool has_hash(const Pair& pair, u32 offset, u64 hash) {
 
 constexpr u32 kAtContentHash = 80, kAtBaseHash = 96;
 
-template <class T>
-GLOBAL void BOUNDS(kRelativeThreads, 4)
-    check_tensors(const Pair* pairs, Opened* opened, u64* messages, int* status, const u32* pair_of) {
+template <class T, bool WRITE>
+GLOBAL void BOUNDS(kRelativeThreads, WRITE ? 4 : 3)
+    take_blocks(const Pair* pairs, Opened* opened, u64* messages, int* status, const u32* pair_of) {
   SHARED(SparseShared, shared);
   u64* sums = (u64*)shared->classes.masks;
   Applying own = applying_of(pairs, opened, messages, pair_of);
-  if (!own.opened->open) return;
-  hash_leaf(own, sums);
-  for_blocks(own, 0, 1, [&](u32 block, const BlockPlace& place) {
-    u64 hash = hash_by_block<kRelativeWarps>(place.bytes, place.nbytes, sums);
-    if (threadIdx.x == 0) {
-      shared->answer = (u32)hash == place.checksum;
-      if (!shared->answer) atomicOr(&own.opened->wrong, 1u);
-    }
+  if (WRITE ? !own.opened->goes : !own.opened->open) return;
+  u32 units = (kLeafNbytes >> kUnitLog2) / gridDim.y, begin = (own.leaf * gridDim.y + blockIdx.y) * units;
+  u32 block_units = block_units_of(own), block = (begin + block_units - 1) / block_units;
+  u32 end = min((begin + units + block_units - 1) / block_units, own.opened->num_blocks);
+#pragma unroll 1
+  for (; block < end; block++) {
+    BlockPlace place = place_of(*own.pair, *own.opened, block);
+    if (place.nbytes == 0) continue;
+    bool right = WRITE || has_checksum(place, sums, &shared->answer);
+    if (right) right = take_block<T, WRITE>(*own.pair, *own.opened, block, place, shared);
+    if (!right && WRITE) atomicMax(status + own.pair->number, (int)kCorrupt);
+    if (!right && !WRITE) own.opened->wrong = 1;
     __syncthreads();
-    bool right = shared->answer;
-    __syncthreads();
-    if (right && !take_block<T, false>(*own.pair, *own.opened, block, place, shared)) atomicOr(&own.opened->wrong, 1u);
-  });
-  if (!is_last(own, &shared->answer)) return;
+  }
+}
+
+template <bool RESULT>
+GLOBAL void BOUNDS(kRelativeThreads, 4)
+    hash_leaves(const Pair* pairs, Opened* opened, u64* messages, int* status, const u32* pair_of) {
+  SHARED_ARRAY(u64, sums, 8 * kPiecesAtOnce);
+  SHARED_ARRAY(u32, said, 1);
+  Applying own = applying_of(pairs, opened, messages, pair_of);
+  if (RESULT ? !own.opened->goes : !own.opened->open) return;
+  if (!RESULT || has_changed(own, said)) hash_leaf(own, sums);
+  if (!is_last(own, said)) return;
   u64 hash = content_hash_of(own, sums);
   if (threadIdx.x >= 32) return;
   bool is_result = has_hash(*own.pair, kAtContentHash, hash), is_base = has_hash(*own.pair, kAtBaseHash, hash);
   if (threadIdx.x) return;
+  if (RESULT) {
+    if (!is_result) status[own.pair->number] = kCorrupt;
+    return;
+  }
   u32 found = is_result ? kDone : !is_base ? kBaseMismatch : own.opened->wrong ? kCorrupt : own.opened->late;
   status[own.pair->number] = (int)found;
   own.opened->goes = !is_result && !found;
   own.opened->left = own.pair->leaves;
-}
-
-template <class T>
-GLOBAL void BOUNDS(kRelativeThreads, 4)
-    apply_blocks(const Pair* pairs, Opened* opened, u64* messages, int* status, const u32* pair_of) {
-  SHARED(SparseShared, shared);
-  Applying own = applying_of(pairs, opened, messages, pair_of);
-  if (!own.opened->goes) return;
-  for_blocks(own, blockIdx.y, gridDim.y, [&](u32 block, const BlockPlace& place) {
-    if (!take_block<T, true>(*own.pair, *own.opened, block, place, shared))
-      atomicMax(status + own.pair->number, (int)kCorrupt);
-  });
-}
-
-template <class T>
-GLOBAL void BOUNDS(kRelativeThreads, 4)
-    check_results(const Pair* pairs, Opened* opened, u64* messages, int* status, const u32* pair_of) {
-  SHARED(SparseShared, shared);
-  u64* sums = (u64*)shared->classes.masks;
-  Applying own = applying_of(pairs, opened, messages, pair_of);
-  if (!own.opened->goes) return;
-  if (threadIdx.x == 0) shared->answer = 0;
-  __syncthreads();
-  u32 units = kLeafNbytes >> kUnitLog2, begin = own.leaf * units, block_units = block_units_of(own);
-  u32 end = min((begin + units + block_units - 1) / block_units, own.opened->num_blocks);
-  for (u32 block = begin / block_units + threadIdx.x; block < end; block += kRelativeThreads)
-    if (place_of(*own.pair, *own.opened, block).nbytes) atomicOr(&shared->answer, 1u);
-  __syncthreads();
-  if (shared->answer) hash_leaf(own, sums);
-  if (!is_last(own, &shared->answer)) return;
-  u64 hash = content_hash_of(own, sums);
-  if (threadIdx.x < 32 && !has_hash(*own.pair, kAtContentHash, hash) && threadIdx.x == 0)
-    status[own.pair->number] = kCorrupt;
 }

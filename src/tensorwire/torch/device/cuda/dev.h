@@ -90,6 +90,13 @@ DEV T* kept(T* address) {
   return (T*)__cvta_global_to_generic(global);
 }
 
+// The same of an address in any memory.
+template <class T>
+DEV T* kept_anywhere(T* address) {
+  asm("" : "+l"(address));
+  return address;
+}
+
 // A number that a loop then keeps, for the same reason.
 DEV u32 kept(u32 number) {
   asm("" : "+r"(number));

@@ -10,7 +10,7 @@
 //   SUMS      whether `sums` gets those of H of the words (hash.cuh), complete for hash_of_sums
 //   n         of the words, 1 to kMostEncodedWords
 //   align     A of the frame
-//   out       at a multiple of 16 bytes
+//   out       at a multiple of 16 bytes, in global or in shared memory
 //   capacity  bytes of it that may be written
 //   room      of shared memory, by room_for
 //
@@ -293,8 +293,8 @@ struct Encoding {
 
   METHOD Encoding(const u8* words, u32* out, u32 n, u32 lo)
       : words(words),
-        rests(kept(out)),
-        digits(kept(out + field_nwords(n, L::REST_BITS))),
+        rests(kept_anywhere(out)),
+        digits(kept_anywhere(out + field_nwords(n, L::REST_BITS))),
         n(n),
         lane(threadIdx.x & 31),
         half(lane >> 4),

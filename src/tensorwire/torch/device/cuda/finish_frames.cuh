@@ -1,20 +1,17 @@
-// What frames have besides their blocks, once these are written: the encoder's number, the checksum of the index, the
-// hashes and the header of each frame, and its size: 0 where it does not fit into its slot.
+// New frames finished: the encoder's number, the checksum of the index, the hashes and the header of each frame, and its
+// size: 0 where it does not fit into its slot. A relative frame whose blocks are all same has no index.
 //
-// finish_frames:
-//   frames   NewFrame: the launch data of tensors, on the device as all that follows
+//   frames, ends, leaves  as in new_frames.cuh
 //   headers  u64: the fixed part and the shape of each frame, zero where this kernel writes
-//   ends     u64: for each block of all tensors where it ends in its frame, as places.cuh tells it
-//   leaves   u64: of each tensor a number for its size, then the hashes of its leaves, two numbers each; then, where it
-//            has a base, the same of that
 //   hashes   u64: the content hash of each tensor, two numbers each; null: it follows from the leaves
-//   base_hashes  u64: those of the bases; the same
+//   base_hashes  u64: the same of the bases
 //   sizes    i64
-// Grid: as many blocks as tensors, of kWriters threads. Shared memory: kFinishNbytes.
-//
-// A relative frame whose blocks are all same has no index.
+// Grid: as many blocks as tensors, of kWriters threads. Shared memory: kSumsNbytes + kHeaderNbytes.
 #pragma once
 #include "new_frames.cuh"
+
+constexpr u64 kNumberTag = 1, kEncoderNumber = 2;
+constexpr u32 kHeaderNbytes = 768;  // of the longest fixed part and shape, padded for H
 
 // What the fixed part has besides what the host knows, by numbers of 64 bits.
 enum Field : u32 {
@@ -48,7 +45,7 @@ GLOBAL void BOUNDS(kWriters, 3) finish_frames(const NewFrame* __restrict__ frame
     ((u64*)(slot + index_end(frame)))[t] = end & kNumbered ? number : 0;
   }
   u32 num_words = frame.index_at / 8;
-  if (t < (kFinishNbytes - kSumsNbytes) / 8) header[t] = t < num_words ? headers[frame.header + t] : 0;
+  if (t < kHeaderNbytes / 8) header[t] = t < num_words ? headers[frame.header + t] : 0;
   // The hashes of the tensor, of its base and of the index.
 #pragma unroll 1
   for (u32 which = 0; which < 3; which++) {

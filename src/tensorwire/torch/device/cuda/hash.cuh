@@ -44,14 +44,14 @@ FOLDED u32 hash_padded(u32 nbytes) { return nbytes ? (nbytes + kHashPad - 1) / k
 // Pieces of a message; of each there are 8 sums.
 FOLDED u32 hash_pieces(u32 padded) { return (padded + kPiece - 1) / kPiece; }
 
-// The 8 bytes from `at` on of a message of nbytes, and the zeros behind it. EIGHTS: it begins at a multiple of 8 bytes.
-template <bool EIGHTS = true>
+// The 8 bytes from `at` on of a message of nbytes, and the zeros behind it. ALIGNED: it begins at a multiple of 8
+// bytes.
+template <bool ALIGNED = true>
 DEV u64 hashed_at(const u8* data, u32 at, u32 nbytes) {
-  if (EIGHTS && at + 8 <= nbytes) return *(const u64*)(data + at);
+  if (ALIGNED && at + 8 <= nbytes) return *(const u64*)(data + at);
   u64 value = 0;
-#pragma unroll
-  for (u32 b = 0; b < 8; b++)
-    if (at + b < nbytes) value |= (u64)data[at + b] << 8 * b;
+#pragma unroll 1
+  for (u32 b = 0; b < 8 && at + b < nbytes; b++) value |= (u64)data[at + b] << 8 * b;
   return value;
 }
 
@@ -63,13 +63,13 @@ DEV u64 stripe_sum(u64 products, u64 plain) {
 }
 
 // The sum of stripes [begin, end) of a message of nbytes, in bytes, all of one piece; by one warp.
-template <bool EIGHTS = true>
+template <bool ALIGNED = true>
 DEV u64 sum_of_stripes(const u8* data, u32 nbytes, u32 begin, u32 end) {
   u32 lane = threadIdx.x & 31;
   u64 products = 0, plain = 0;
 #pragma unroll 1
   for (u32 at = begin + 8 * lane; at < end; at += 256) {
-    u64 value = hashed_at<EIGHTS>(data, at, nbytes);
+    u64 value = hashed_at<ALIGNED>(data, at, nbytes);
     products = hash_product(value, secret_at(8 * (at % kPiece / kStripe + lane % 8)), products), plain += value;
   }
   __syncwarp();
@@ -78,7 +78,7 @@ DEV u64 sum_of_stripes(const u8* data, u32 nbytes, u32 begin, u32 end) {
 
 // The sums of all pieces of a message of nbytes to sums[8 * piece + lane]. All `warps` warps of a block take part; a
 // barrier has to follow.
-template <bool EIGHTS = true>
+template <bool ALIGNED = true>
 DEV void hash_sums(const u8* data, u32 nbytes, u32 warps, u64* sums) {
   u32 lane = threadIdx.x & 31, last = hash_padded(nbytes) - kStripe, whole = min(nbytes, last) / kPiece;
   u32 piece = threadIdx.x >> 5;
@@ -91,14 +91,14 @@ DEV void hash_sums(const u8* data, u32 nbytes, u32 warps, u64* sums) {
     const u8* at = data + (u64)piece * kPiece + lane * 8;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-      u64 value = hashed_at<EIGHTS>(at, 256 * j, kPiece);
+      u64 value = hashed_at<ALIGNED>(at, 256 * j, kPiece);
       products = hash_product(value, key[j], products), plain += value;
     }
     products = stripe_sum(products, plain);
     if (lane < 8) sums[8 * piece + lane] = products;
   }
   for (; piece * kPiece <= last; piece += warps) {
-    u64 sum = sum_of_stripes<EIGHTS>(data, nbytes, piece * kPiece, min((piece + 1) * kPiece, last));
+    u64 sum = sum_of_stripes<ALIGNED>(data, nbytes, piece * kPiece, min((piece + 1) * kPiece, last));
     if (lane < 8) sums[8 * piece + lane] = sum;
   }
 }
@@ -137,9 +137,9 @@ DEV u64 hash_of_sums(const u64* sums, u32 padded, u64 last) {
 }
 
 // The 8 bytes of the last stripe of a message with its zeros that belong to lane & 7, for hash_of_sums.
-template <bool EIGHTS = true>
+template <bool ALIGNED = true>
 DEV u64 last_of(const u8* data, u32 nbytes) {
-  return hashed_at<EIGHTS>(data, hash_padded(nbytes) - kStripe + 8 * (threadIdx.x & 7), nbytes);
+  return hashed_at<ALIGNED>(data, hash_padded(nbytes) - kStripe + 8 * (threadIdx.x & 7), nbytes);
 }
 
 // H of `padded` bytes by one warp, read 8 bytes at a time: for headers and indexes.

@@ -1,20 +1,23 @@
-// New frames of tensors, in slots, made in two steps: kernels write the blocks and tell where each ends
-// (write_blocks.cuh; write_steps.cuh those of relative frames), then finish_frames.cuh writes the rest. Nothing is
-// written behind a slot.
+// Frames of tensors, in slots, made in two steps: kernels write the blocks, and tell where each ends (write_blocks.cuh;
+// write_steps.cuh those of relative frames); then finish_frames writes what stands before the blocks (finish_frames.cuh). What they share:
+//
+//   frames   NewFrame: the launch data of tensors, on the device as all that follows
+//   ends     u64: for each block of all tensors where it ends in its frame, as places.cuh tells it
+//   leaves   u64: of each tensor a number for its size, then the hashes of its leaves, two numbers each; then, in a
+//            relative frame, the same of its base
 //
 // A frame has its encoder's number (an extension) but in one case: the header has no room for it among its zeros, and
-// the first block is stored. So no frame is larger than one of the host whose blocks are all stored.
+// the first block is stored. So no frame is larger than one of the host whose blocks are all stored. Nothing is written
+// behind a slot.
 #pragma once
 #include "hash.cuh"
 #include "places.cuh"
 
 constexpr u32 kWriters = 256, kWritingWarps = kWriters / 32;
 constexpr u32 kMostPieces = kLeafNbytes / kPiece - 1;  // whose sums are made at once
-constexpr u32 kSumsNbytes = (kMostPieces + 1) * kStripe,
-              kFinishNbytes = kSumsNbytes + 768;  // the longest header, padded
-constexpr u32 kAlignment = 32;                    // of blocks and frames
+constexpr u32 kSumsNbytes = (kMostPieces + 1) * kStripe;
+constexpr u32 kAlignment = 32;  // of blocks and frames
 constexpr u32 kNumberNbytes = 16;
-constexpr u64 kNumberTag = 1, kEncoderNumber = 2;
 
 // The launch data of a tensor.
 struct NewFrame {

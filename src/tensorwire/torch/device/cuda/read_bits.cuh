@@ -26,8 +26,9 @@ DEV u32 take(Bits& bits, u32 count) {
 }
 
 // How many zeros stand from here to the next one, of 32 and more. As many as there are bits, if none stands behind.
-COLD u32 many_zeros(Bits bits) {
+DEV u32 many_zeros(Bits bits) {
   u32 zeros = 32;
+#pragma unroll 1
   for (bits.at += 32; bits.at < bits.end; bits.at += 32, zeros += 32) {
     u32 own = window(bits);
     if (own) return zeros + __ffs(own) - 1;
@@ -43,9 +44,10 @@ DEV u32 unary(Bits& bits) {
 
 // The number of an exponential Golomb code of order g behind its q zeros and the one, where q + g is over 18: kTooLarge
 // but for high bits that are all zeros.
-COLD u32 long_golomb(Bits bits, u32 q, u32 g) {
+DEV u32 long_golomb(Bits bits, u32 q, u32 g) {
   if (q || g > 63) return kTooLarge;
   u32 low = take(bits, 18), rest = 0;
+#pragma unroll 1
   for (u32 left = g - 18; left;) {
     u32 some = min(left, 31u);
     rest |= take(bits, some);
@@ -65,23 +67,22 @@ DEV u32 golomb(Bits& bits, u32 g) {
   return value;
 }
 
-// Rice's code of k, up to 31, and a bit behind it if SIGNS. kTooLarge for all numbers from there on.
+// The number of Rice's code of k, up to 31, and a bit behind it if SIGNS: exact below kTooLarge, and not below it for all
+// others.
 template <bool SIGNS>
 DEV u32 rice(Bits& bits, u32 k, u32* sign) {
-  u32 own = window(bits), q;
-  if (own) {
-    q = __ffs(own) - 1;
-    bits.at += q + 1;
-    own = q + k + (SIGNS ? 2 : 1) > 32 ? window(bits) : own >> q >> 1;
-  } else {
+  u32 own = window(bits), shift = min(k, 24u);  // no sum below overflows then
+  u32 q = __ffs(own) - 1, high = q << shift;
+  if (own == 0) {
     q = many_zeros(bits);
-    bits.at += q + 1;
-    own = window(bits);
+    high = q > kTooLarge >> shift ? kTooLarge : q << shift;
   }
+  own = own >> q >> 1;
+  bits.at += q + 1;
+  if (q + k + SIGNS >= 32) own = window(bits);
   bits.at += k + SIGNS;
   if (SIGNS) *sign = own >> k & 1;
-  u32 low = own & ((1u << k) - 1);
-  return q > kTooLarge >> k ? kTooLarge : min((q << k) + low, kTooLarge);
+  return high + (own & ((1u << k) - 1));
 }
 
 // The sum of what lanes before this one have, and that of all.

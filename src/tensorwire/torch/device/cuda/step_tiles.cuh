@@ -12,7 +12,7 @@ DEV void advance(Walk& walk, Bits bits) {
     return;
   }
   bits.at = walk.at;
-  walk.next = min(walk.next + 1 + rice<SIGNS>(bits, walk.k, &walk.sign), 2 * kTooLarge);
+  walk.next = min(walk.next + 1 + min(rice<SIGNS>(bits, walk.k, &walk.sign), kTooLarge), 2 * kTooLarge);
   walk.at = bits.at;
   walk.left--;
 }
@@ -81,8 +81,7 @@ DEV void move_words(T* words, const Classes<WORDS>& classes, bool ordered, const
 // A block whose string was read by tiles, by all threads: where WRITE says so its words are changed. False if the string
 // is not valid. The lists of classes lie behind each other, each with room for all of its words.
 template <class T, bool WRITE>
-COLD bool take_by_tiles(T* words, u32 n, const u8* block, u32 nbytes, u32 num_classes, u32 exponent_bits, bool ordered,
-                        SparseShared* s) {
+DEV bool take_by_tiles(T* words, u32 n, const u8* block, u32 nbytes, u32 num_classes, bool ordered, SparseShared* s) {
   u32 t = threadIdx.x;
   Bits bits = {(const u32*)block, 0, nbytes / 4 - 2, (nbytes - 1 - num_classes) * 8 & ~31u};
   ClassWalk& walk = s->walks[t < num_classes ? t : 0];
@@ -92,7 +91,7 @@ COLD bool take_by_tiles(T* words, u32 n, const u8* block, u32 nbytes, u32 num_cl
 #pragma unroll 1
   for (u32 first = 0; first < n; first += kTileWords) {
     Classes<kTileWords> classes = {&s->classes, num_classes, min(n - first, kTileWords)};
-    classes.mark(words + first, exponent_bits, t, kRelativeThreads);
+    classes.mark(words + first, t, kRelativeThreads);
     classes.add_up();
     if (t < num_classes) {
       u32 begin = 0, count = 0, limit = before + s->classes.totals[t];

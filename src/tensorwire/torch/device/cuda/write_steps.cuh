@@ -7,13 +7,14 @@
 //   items       two numbers each: the tensor, and its block, or its leaf with kLeaf, or that of its base with kBaseLeaf
 //   tickets     u32, zero
 //   thresholds  of tensors, by choose_thresholds
-// Grid: as many blocks as items, of kWriters threads. Shared memory: sizeof(SparseShared), kStepsNbytes.
+// Grid: as many blocks as items, of kWriters threads. Shared memory: sizeof(SparseShared).
 #pragma once
 #include "thresholds.cuh"
 #include "write_blocks.cuh"
 
-constexpr u32 kBaseLeaf = 3u << 30, kStepsNbytes = sizeof(SparseShared);
+constexpr u32 kBaseLeaf = 3u << 30;
 
+static_assert(sizeof(SparseShared) == 47712, "what a launch asks for");
 static_assert(kSumsNbytes <= sizeof(SparseShared::eights), "sums of hashes take the place of what was counted");
 
 template <class L>
@@ -45,14 +46,16 @@ GLOBAL void BOUNDS(kWriters, 4) write_steps(const NewFrame* __restrict__ frames,
     u64 place = work.item ? end_before(ends + work.frame.ends, work.item) : first_place(work.frame, stored);
     if (t == 0) work.place = place, tell(work.end(ends), place + told(size, 0));
   };
-  if (change.kind == kSame) {
-    if (t < 32) find_place();
-    if (t == 0) work.checksum = 0;
-    __syncthreads();
-  } else {
-    hash_block(work, stored ? words : (const u8*)shared->block, nbytes, sums, find_place);
+  const u8* bytes = stored ? words : (const u8*)shared->block;
+  if (nbytes) sums_of(bytes, nbytes, sums);
+  __syncthreads();
+  if (t < 32) find_place();
+  if (t / 32 == 1) {
+    u64 hash = nbytes ? hash_of(bytes, nbytes, sums) : 0;
+    if (t == 32) work.checksum = (u32)hash;
   }
+  __syncthreads();
   if (!work.fits(size)) return;
-  copy_block(work, stored ? words : (const u8*)shared->block, nbytes, size);
+  copy_block(work, bytes, nbytes, size);
   if (t == 0) work.write_entry(stored);
 }
