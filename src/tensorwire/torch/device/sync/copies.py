@@ -100,7 +100,7 @@ class DeviceCopies:
     def put(self, name: str, view: DeviceView, copy: _Copy | None, base_hash: str | None) -> None:
         new, slot, size, found = view.tensor.flatten(), None, None, None
         if view.tensor.dtype in CODINGS and may_save(view.dtype, view.nbytes):
-            nbytes = compress_bound(dtype=view.dtype, shape=view.shape, profile="fast")
+            nbytes = compress_bound(dtype=view.dtype, shape=view.shape, profile="fast") + new.numel() // 4096
             slot = torch.empty(nbytes, dtype=torch.uint8, device=new.device)
             size = torch.empty(1, dtype=torch.int64, device=new.device)
             if base_hash is None or copy is None:
@@ -126,16 +126,18 @@ class DeviceCopies:
             yield self._encoded(each, next(nbytes) if each.slot is not None else 0)
 
     def _encoded(self, each: _Waiting, nbytes: int) -> Encoded:
-        view = each.view
+        view, copy = each.view, each.copy
+        if each.slot is not None and nbytes == 0:  # no frame was written that has the hash
+            copy = copy._replace(hash=None)
         if each.slot is not None and nbytes:
             frame = _bytes_of(each.slot[:nbytes])
             info = frame_info(frame)
             if saves(nbytes, view.nbytes):
                 stored = Stored(each.name, view.dtype, view.shape, frame, True, info.content_hash)
-                return Encoded(stored, each.copy, each.base_hash)
+                return Encoded(stored, copy, each.base_hash)
         content = _bytes_of(each.copy.content.view(torch.uint8))
         found = content_hash(content, threads=self._threads)
-        return Encoded(Stored(each.name, view.dtype, view.shape, content, False, found), each.copy, each.base_hash)
+        return Encoded(Stored(each.name, view.dtype, view.shape, content, False, found), copy, each.base_hash)
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:
