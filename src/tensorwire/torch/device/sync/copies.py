@@ -120,10 +120,8 @@ class DeviceCopies:
         if not last and self._slot_nbytes < _READY_NBYTES:
             return
         waiting, self._waiting, self._slot_nbytes = self._waiting, [], 0
-        sizes = [each.size for each in waiting if each.size is not None]
-        nbytes = iter(torch.cat(sizes).tolist() if sizes else [])
         for each in waiting:
-            yield self._encoded(each, next(nbytes) if each.slot is not None else 0)
+            yield self._encoded(each, 0 if each.size is None else int(each.size))
 
     def _encoded(self, each: _Waiting, nbytes: int) -> Encoded:
         view, copy = each.view, each.copy
