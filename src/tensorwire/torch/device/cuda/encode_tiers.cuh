@@ -317,8 +317,8 @@ DEV void store_last_run(u32* field, u32 count, const u8* digits) {
 template <int W, u32 GAP>
 DEV u32 encode_list(u32 count, u32 below, u32* field, bool stored, const TiersRoom& room) {
   constexpr int ROWS = Eights::ROWS, V = Eights::V;
-  constexpr u32 NAMED = (1 << W) - 1, END = GAP + NAMED, LIMIT = END < 8 ? 8 : END < 16 ? 16 : 32;
-  constexpr u32 CLOSED = -GAP & NAMED;  // added to digits behind the gap: their bits, and others above, are cut off
+  constexpr u32 NAMED = (1 << W) - 1, END = GAP + NAMED, LIMIT = END < 8 ? 8 : END < 16 ? 16 : 64;
+  constexpr u32 CLOSED = -GAP & NAMED;  // what makes digits of steps behind the gap, in their lowest bits
   u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, runs = num_runs(count), j = lane % 8 * V;
   u32 below4 = below * kOnes, above4 = (LIMIT - below) * kOnes;
   Progress at = {};
@@ -339,7 +339,7 @@ DEV u32 encode_list(u32 count, u32 below, u32* field, bool stored, const TiersRo
         for (int v = 0; v < V; v++) {
           steps[v] = ((steps[v] & 0x7f7f7f7fu) + below4) ^ (steps[v] & 0x80808080u);
           low[v] = steps[v] & (LIMIT - 1) * kOnes;
-          low[v] += (low[v] + above4) / (LIMIT / CLOSED) & CLOSED * kOnes;
+          low[v] += ((low[v] + above4) / LIMIT & kOnes) * CLOSED;
         }
         numbers.template set<W, END>(k, steps, low);
       }
