@@ -1,27 +1,22 @@
-// Plain frames of tensors, in slots, made in two steps: kernels write the blocks and tell where each ends
-// (write_blocks.cuh), then finish_frames writes the encoder's number, the checksum of the index, the content hash and
-// the header of each frame, and its size: 0 where it does not fit into its slot. Nothing is written behind a slot.
+// Plain frames of tensors, in slots, made in two steps: kernels write the blocks, and tell where each ends
+// (write_blocks.cuh); then finish_frames writes what stands before the blocks (finish_frames.cuh). What they share:
 //
 //   frames   NewFrame: the launch data of tensors, on the device as all that follows
-//   headers  u64: the fixed part and the shape of each frame, zero where this kernel writes
 //   ends     u64: for each block of all tensors where it ends in its frame, as places.cuh tells it
 //   leaves   u64: of each tensor a number for its size, then the hashes of its leaves, two numbers each
-//   hashes   u64: the content hash of each tensor, two numbers each; null: it follows from the leaves
-//   sizes    i64
-// Grid: as many blocks as tensors, of kWriters threads. Shared memory: kFinishNbytes.
 //
 // A frame has its encoder's number (an extension) but in one case: the header has no room for it among its zeros, and
-// the first block is stored. So no frame is larger than one of the host whose blocks are all stored.
+// the first block is stored. So no frame is larger than one of the host whose blocks are all stored. Nothing is written
+// behind a slot.
 #pragma once
 #include "hash.cuh"
 #include "places.cuh"
 
 constexpr u32 kWriters = 256, kWritingWarps = kWriters / 32;
 constexpr u32 kMostPieces = kLeafNbytes / kPiece - 1;  // whose sums are made at once
-constexpr u32 kSumsNbytes = (kMostPieces + 1) * kStripe, kFinishNbytes = kSumsNbytes + 768;  // the longest header, padded
+constexpr u32 kSumsNbytes = (kMostPieces + 1) * kStripe;
 constexpr u32 kAlignment = 32;  // of blocks and frames
 constexpr u32 kNumberNbytes = 16;
-constexpr u64 kNumberTag = 1, kEncoderNumber = 2;
 
 // The launch data of a tensor.
 struct NewFrame {
@@ -45,57 +40,3 @@ DEV u64 first_place(const NewFrame& frame, bool stored) {
 
 // The same, of a frame of which a place is known.
 DEV u64 header_nbytes(const NewFrame& frame, u64 place) { return nbytes_of(first_place(frame, !(place & kNumbered))); }
-
-// What the fixed part has besides what the host knows, by numbers of 64 bits.
-enum Field : u32 {
-  kFieldHeader = 7,
-  kFieldData = 8,
-  kFieldContentHash = 10,
-  kFieldIndexChecksum = 14,
-  kFieldHeaderChecksum = 15
-};
-
-GLOBAL void BOUNDS(kWriters, 3)
-    finish_frames(const NewFrame* __restrict__ frames, const u64* __restrict__ headers, const u64* __restrict__ ends,
-                  u64* leaves, const u64* __restrict__ hashes, long long* __restrict__ sizes) {
-  SHARED(u8, shared);
-  u64 *sums = (u64*)shared, *header = (u64*)(shared + kSumsNbytes);
-  NewFrame frame = frames[blockIdx.x];
-  u64 end = frame.num_blocks ? ends[frame.ends + frame.num_blocks - 1] : first_place(frame, true);
-  u64 nbytes = nbytes_of(end);
-  bool fits = nbytes <= frame.slot_nbytes;
-  u32 t = threadIdx.x;
-  if (t == 0) sizes[blockIdx.x] = fits ? (long long)nbytes : 0;
-  if (!fits) return;
-
-  u8* slot = (u8*)frame.slot;
-  u64 begin = header_nbytes(frame, end), *message = leaves + frame.leaves;
-  if (t < (begin - index_end(frame)) / 8) {
-    u64 number = t == 0 ? pair64(kNumberTag, 4) : t == 1 ? kEncoderNumber : 0;
-    ((u64*)(slot + index_end(frame)))[t] = end & kNumbered ? number : 0;
-  }
-  if (t == 0) message[0] = frame.nbytes;
-  u32 num_words = frame.index_at / 8;
-  if (t < (kFinishNbytes - kSumsNbytes) / 8) header[t] = t < num_words ? headers[frame.header + t] : 0;
-  __syncthreads();
-  u64 hash, checksum;
-  if (hashes)
-    hash = hashes[2 * blockIdx.x + (t & 1)];
-  else
-    hash = hash_by_block<kMostPieces>((const u8*)message, 8 + 16 * (u32)((frame.nbytes + kLeafNbytes - 1) / kLeafNbytes),
-                                      kWritingWarps, sums);
-  checksum = hash_by_block<kMostPieces>(slot + frame.index_at, (u32)begin - frame.index_at, kWritingWarps, sums);
-  if (t >= 32) return;
-  if (t < 2) header[kFieldContentHash + t] = hash;
-  if (t == 0) {
-    header[kFieldHeader] = begin;
-    header[kFieldData] = nbytes - begin;
-    header[kFieldIndexChecksum] = checksum;
-  }
-  __syncwarp();
-  checksum = hash_by_warp(header, hash_padded(frame.index_at));
-  __syncwarp();
-  if (t == 0) header[kFieldHeaderChecksum] = checksum;
-  __syncwarp();
-  for (u32 i = t; i < num_words; i += 32) ((u64*)slot)[i] = header[i];
-}

@@ -73,27 +73,23 @@ DEV void begin_work(Work& work, const NewFrame* frames, const u32* item) {
   if (threadIdx.x == 0) work.item = item[1];
 }
 
+// Those of hash.cuh, of bytes at a multiple of 8 of which there may be any number.
+DEV void sums_of(const u8* bytes, u32 nbytes, u64* sums) {
+  nbytes % 8 ? hash_sums<false>(bytes, nbytes, kWritingWarps, sums) : hash_sums(bytes, nbytes, kWritingWarps, sums);
+}
+
+DEV u64 hash_of(const u8* bytes, u32 nbytes, const u64* sums) {
+  return hash_of_sums(sums, hash_padded(nbytes), nbytes % 8 ? last_of<false>(bytes, nbytes) : last_of(bytes, nbytes));
+}
+
 DEV void write_leaf(const NewFrame& frame, u32 leaf, u64* leaves, u64* sums) {
   const u8* content = (const u8*)frame.content + (u64)leaf * kLeafNbytes;
   u32 nbytes = (u32)min(frame.nbytes - (u64)leaf * kLeafNbytes, (u64)kLeafNbytes), t = threadIdx.x;
-  hash_sums(content, nbytes, kWritingWarps, sums);
+  sums_of(content, nbytes, sums);
   __syncthreads();
   if (t >= 32) return;
-  u64 hash = hash_of_sums(sums, hash_padded(nbytes), last_of(content, nbytes));
+  u64 hash = hash_of(content, nbytes, sums);
   if (t < 2) leaves[frame.leaves + 1 + 2 * leaf + t] = hash;
-}
-
-// The checksum of a block's bytes; and what `place` does, by the first warp meanwhile.
-template <class Place>
-DEV void hash_block(Work& work, const u8* bytes, u32 nbytes, u64* sums, Place place) {
-  hash_sums(bytes, nbytes, kWritingWarps, sums);
-  __syncthreads();
-  if (threadIdx.x < 32) place();
-  if (threadIdx.x / 32 == 1) {
-    u64 hash = hash_of_sums(sums, hash_padded(nbytes), last_of(bytes, nbytes));
-    if (threadIdx.x == 32) work.checksum = (u32)hash;
-  }
-  __syncthreads();
 }
 
 // Copy a block to its place: `nbytes` of it, and zeros up to its size.
@@ -135,7 +131,14 @@ GLOBAL void BOUNDS(kWriters, 3)
     return;
   }
   const u8* bytes = block.stored ? work.words(W) : coded;
-  hash_block(work, bytes, block.nbytes, sums, find_place);
+  hash_sums(bytes, block.nbytes, kWritingWarps, sums);
+  __syncthreads();
+  if (t < 32) find_place();
+  if (t / 32 == 1) {
+    u64 hash = hash_of_sums(sums, hash_padded(block.nbytes), last_of(bytes, block.nbytes));
+    if (t == 32) work.checksum = (u32)hash;
+  }
+  __syncthreads();
   if (!work.fits(block.nbytes)) return;
   copy_block(work, bytes, block.nbytes, block.nbytes);
   if (t == 0) work.write_entry(block.stored);
@@ -151,12 +154,15 @@ GLOBAL void BOUNDS(kWriters, 3)
 #pragma unroll 1
   for (u32 number = blockIdx.x; number < count; number += gridDim.x) {
     if (items[2 * number + 1] & kLeaf) continue;
+    __syncthreads();
     if (threadIdx.x < 32) begin_work(work, frames, items + 2 * number);
     __syncthreads();
     const u8* words = work.words(W);
     u32 n = work.num_words(W), raw = (u32)aligned(n * W);
     u64 place = work.item ? work.end(ends)[-1] : first_place(work.frame, false);
-    if (n % 256 == 0 && !(*work.end(ends) & kLeft)) continue;
+    bool left = n % 256 || (*work.end(ends) & kLeft);
+    __syncthreads();
+    if (!left) continue;
     if (threadIdx.x == 0) work.place = place & ~kLeft;
     __syncthreads();
     u64 at = nbytes_of(place), behind = min(work.frame.slot_nbytes, at + raw - kAlignment);
@@ -169,9 +175,12 @@ GLOBAL void BOUNDS(kWriters, 3)
     __syncthreads();
     if (!work.fits(block.nbytes)) continue;
     u32 nbytes = block.stored ? n * W : block.nbytes;
-    hash_block(work, block.stored ? words : work.at(), nbytes, (u64*)shared, [] {});
-    if (block.stored) copy_block(work, words, nbytes, raw);
-    if (threadIdx.x == 0) work.write_entry(block.stored);
+    const u8* bytes = block.stored ? words : work.at();
+    sums_of(bytes, nbytes, (u64*)shared);
     __syncthreads();
+    if (block.stored) copy_block(work, words, nbytes, raw);
+    if (threadIdx.x >= 32) continue;
+    u64 hash = hash_of(bytes, nbytes, (u64*)shared);
+    if (threadIdx.x == 0) work.checksum = (u32)hash, work.write_entry(block.stored);
   }
 }

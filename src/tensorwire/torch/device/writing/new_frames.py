@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from ..driver import Driver
     from ..plan import Array
 
-_THREADS = 256
+_THREADS, _AT_ONCE = 256, 3  # of a block of threads; blocks on a processor
 _LEAF_NBYTES = 1 << 17  # of content (docs/format.md)
 _LEAF = 1 << 31  # write_blocks.cuh
 _SUMS_NBYTES, _PIECE_NBYTES, _SUMS_OF_PIECE_NBYTES = 8192, 1024, 64  # hash.cuh
-_FINISH_NBYTES = _SUMS_NBYTES + 768  # new_frames.cuh
+_FINISH_NBYTES = _SUMS_NBYTES + 768  # finish_frames.cuh
 _ENCODER_NBYTES = 3248  # of shared memory: counters, and lists of escapes (encode.cuh)
 _ESCAPES = 16
 """A block of which more words than one in so many escape does not fit into shared memory, and is encoded twice."""
@@ -99,13 +99,13 @@ class NewFrames:
             self._copied.record(torch.cuda.current_stream(slots[0].device))
         frames, on_device, *groups = self._data.split([*map(len, parts)])
         self._writers = [
-            (_writer(driver, dtype, infos, frames, group), len(group))
+            _Writer(driver, dtype, infos, frames, group)
             for dtype, group in zip(items, groups, strict=True)
             if len(group)
         ]
         self._count = len(tensors)
         self._finish = PackedKernel(
-            driver, Kernel("new_frames.cuh", "finish_frames"), _THREADS, _FINISH_NBYTES,
+            driver, Kernel("finish_frames.cuh", "finish_frames"), _THREADS, _FINISH_NBYTES,
             frames=frames, headers=on_device, ends=frames, leaves=frames, hashes=0, sizes=frames,
         )  # fmt: skip
 
@@ -120,13 +120,15 @@ class NewFrames:
             torch.cuda.current_stream(self._data.device).wait_event(self._copied)
         numbers = [len(self._writers), self._num_ends, self._num_leaves]
         tickets, ends, leaves = torch.zeros(sum(numbers), dtype=torch.int64, device=self._data.device).split(numbers)
-        places = {"ends": ends.data_ptr(), "leaves": leaves.data_ptr()}
         stream = self._driver.stream()
         with self._lock:
-            for number, (writer, num_items) in enumerate(self._writers):
-                writer.launch(stream, num_items, **places, tickets=tickets[number:].data_ptr())
+            for number, writer in enumerate(self._writers):
+                writer.launch(stream, tickets[number:], ends, leaves)
             known = 0 if hashes is None else hashes.data_ptr()
-            self._finish.launch(stream, self._count, **places, hashes=known, sizes=sizes.data_ptr())
+            self._finish.launch(
+                stream, self._count, ends=ends.data_ptr(), leaves=leaves.data_ptr(), hashes=known,
+                sizes=sizes.data_ptr(),
+            )  # fmt: skip
 
 
 def _info(tensor: torch.Tensor, profile: Profile) -> FrameInfo:
@@ -180,20 +182,36 @@ def _items(number: int, info: FrameInfo, hashed: bool) -> Array:
     return (what << 32 | number).view(np.int64)
 
 
-def _writer(
-    driver: Driver, dtype: torch.dtype, infos: Sequence[FrameInfo], frames: torch.Tensor, items: torch.Tensor
-) -> PackedKernel:
+class _Writer:
     """What writes the blocks of the tensors of a dtype."""
-    coding = CODINGS[dtype]
-    words = max(
-        min(i.block_words, i.uncompressed_nbytes // i.layout.word_nbytes) for i in infos if i.dtype == coding.name
-    )
-    raw = words * dtype.itemsize
-    streams = words * coding.bits // 8 + words // _ESCAPES + 64  # 64: short runs, descriptor, alignment
-    hashed = max(_ENCODER_NBYTES, -(-min(streams, raw) // _PIECE_NBYTES) * _SUMS_OF_PIECE_NBYTES)
-    room = min(streams, raw, driver.shared_nbytes - hashed) // 32 * 32
-    return PackedKernel(
-        driver, Kernel("write_blocks.cuh", f"write_blocks<Resident<{coding.layout}>>"), _THREADS,
-        max(hashed + room, _SUMS_NBYTES),
-        frames=frames, items=items, ends=frames, leaves=frames, tickets=frames, hashed=hashed, room=room,
-    )  # fmt: skip
+
+    def __init__(
+        self, driver: Driver, dtype: torch.dtype, infos: Sequence[FrameInfo], frames: torch.Tensor, items: torch.Tensor
+    ) -> None:
+        coding = CODINGS[dtype]
+        words = max(
+            min(info.block_words, info.uncompressed_nbytes // info.layout.word_nbytes)
+            for info in infos
+            if info.dtype == coding.name
+        )
+        raw = words * dtype.itemsize
+        streams = words * coding.bits // 8 + words // _ESCAPES + 64  # 64: short runs, descriptor, alignment
+        hashed = max(_ENCODER_NBYTES, -(-min(streams, raw) // _PIECE_NBYTES) * _SUMS_OF_PIECE_NBYTES)
+        room = -(-min(streams, raw) // 32) * 32
+        self._num_items = len(items)
+        self._most_blocks = driver.num_processors * _AT_ONCE
+        encoder = f"Resident<{coding.layout}>"
+        tables = {"frames": frames, "items": items, "ends": frames}
+        self._blocks = PackedKernel(
+            driver, Kernel("write_blocks.cuh", f"write_blocks<{encoder}>"), _THREADS, max(hashed + room, _SUMS_NBYTES),
+            **tables, leaves=frames, tickets=frames, hashed=hashed, room=room,
+        )  # fmt: skip
+        self._others = PackedKernel(
+            driver, Kernel("write_blocks.cuh", f"write_others<{encoder}>"), _THREADS, _SUMS_NBYTES, **tables,
+            count=len(items),
+        )  # fmt: skip
+
+    def launch(self, stream: int, tickets: torch.Tensor, ends: torch.Tensor, leaves: torch.Tensor) -> None:
+        at = ends.data_ptr()
+        self._blocks.launch(stream, self._num_items, ends=at, leaves=leaves.data_ptr(), tickets=tickets.data_ptr())
+        self._others.launch(stream, min(self._num_items, self._most_blocks), ends=at)

@@ -79,9 +79,7 @@ class DevicePages:
             ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
-        encode_pages(
-            pool, page_ids, out, sizes, self.page_words, self.dtype, self.frame_nbytes, driver_of(pool.device)
-        )
+        encode_pages(pool, page_ids, out, sizes, self.page_words, self.dtype, self.frame_nbytes, driver_of(pool.device))
 
     def decode(self, frames: torch.Tensor, pool: torch.Tensor, page_ids: torch.Tensor, status: torch.Tensor) -> None:
         """Decode the frame of each slot into a page of the pool, in place.
