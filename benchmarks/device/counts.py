@@ -38,6 +38,13 @@ _RESOLVED_NBYTES, _TEAMS_NBYTES = 9264, 25504
 _ESCAPED_NBYTES = 960
 """The same of a block in F16 with one tier of 3 bits, of which 680 bytes escape."""
 
+_ESCAPED_PAIRS = 5
+"""Pairs of runs of such a block, of 64, in which a word escapes from 15 exponents. They are gone over once more, by code
+that is not counted: about 1.2 instructions for each word of the block."""
+_PAGE_NBYTES = 49_344
+"""Its bytes."""
+_PAGE_SHARED_NBYTES = 4096 + 9392
+
 
 @dataclass(frozen=True)
 class Counted:
@@ -153,6 +160,45 @@ KERNELS = (
         shared_nbytes=_ROOM_NBYTES,
         most=14,
         at_once=4,
+    ),
+    Counted(
+        "encode pages",
+        Kernel("page.cuh", "encode_pages<Bf16, true>"),
+        256,
+        _WORDS,
+        (
+            *[0] * 6,  # few words; all equal; hashes of those that are not coded
+            _WORDS / 512 / 2 / _WARPS,
+            0,  # pairs of runs, two at once and one
+            _ESCAPED_PAIRS / _WARPS,
+            0,  # their lists; zeros between blocks and descriptors
+            1 / _WARPS,
+            0,  # the last stripe, of whole words of 8 bytes
+            0,
+            1,  # stored words; padding
+            _PAGE_NBYTES // 1024 / _WARPS,
+            1 / _WARPS,
+            1,
+            0,  # sums of the block's pieces; of the last one
+            0,
+            0,
+            3,  # last stripes; zeros in shared memory
+            *divmod(_WORDS // 512 - 1, 8),  # the chain of sums, eight at once
+        ),
+        _PAGE_SHARED_NBYTES,
+        going_on=(1, 1 / _WARPS),
+        most=16,
+        at_once=3,
+    ),
+    *(
+        _uncounted(
+            f"encode pages in {name}{'' if whole else ', any words'}",
+            "page.cuh",
+            f"encode_pages<{layout}, {str(whole).lower()}>",
+        )
+        for name, layout in (("BF16", "Bf16"), ("F16", "F16"), ("F8_E4M3", "F8E4M3"), ("F8_E5M2", "F8E5M2"))
+        for whole in (True, False)
+        if not (whole and layout == "Bf16")
     ),
     _of_cascades("product `fast`, 1 to 8 inputs", "Bf16", 2, 1, 14, 2),
     _of_cascades("product `fast`, 9 to 16 inputs", "Bf16", 2, 2, 15, 2),

@@ -159,11 +159,12 @@ DEV void store_groups(u32* at, const u32* groups) {
 
 // One run of a plane of P bits. `numbers` of row k stand in numbers[k], a byte each. All lanes of a warp take part.
 template <class Lanes, bool WHOLE, int P, int V>
-DEV void store_plane(u32* run, u32 j, const u32 (*numbers)[V], bool here) {
+DEV void store_plane(u32* plane, u32 run, u32 j, const u32 (*numbers)[V], bool here) {
+  u32* to = plane + (run * (8 * P) + j);
   if constexpr (P == 8) {
 #pragma unroll
     for (int k = 0; k < Lanes::ROWS; k++)
-      if (here) store_groups<WHOLE, V>(run + k * Lanes::STRIDE + j, numbers[k]);
+      if (here) store_groups<WHOLE, V>(to + k * Lanes::STRIDE, numbers[k]);
   } else if constexpr (P >= Lanes::LEAD) {
     constexpr int APART = P / Lanes::LEAD;  // rows of a word
 #pragma unroll
@@ -171,11 +172,11 @@ DEV void store_plane(u32* run, u32 j, const u32 (*numbers)[V], bool here) {
       u32 words[V];
 #pragma unroll
       for (int v = 0; v < V; v++) {
-        words[v] = numbers[r][v];
+        words[v] = numbers[Lanes::ROWS - APART + r][v];
 #pragma unroll
-        for (int k = r + APART; k < Lanes::ROWS; k += APART) words[v] += numbers[k][v] << k / APART * P;
+        for (int k = Lanes::ROWS - 2 * APART + r; k >= 0; k -= APART) words[v] = add_scaled(words[v], 1 << P, numbers[k][v]);
       }
-      if (here) store_groups<WHOLE, V>(run + r * Lanes::STRIDE + j, words);
+      if (here) store_groups<WHOLE, V>(to + r * Lanes::STRIDE, words);
     }
   } else {
     static_assert(Lanes::LEAD == 2 * P, "two lanes have the numbers of a word");
@@ -188,7 +189,7 @@ DEV void store_plane(u32* run, u32 j, const u32 (*numbers)[V], bool here) {
       words[v] <<= j / (8 * P) * P;
       words[v] |= __shfl_xor_sync(0xffffffffu, words[v], 8 * P / V);
     }
-    if (here && j < 8 * P) store_groups<WHOLE, V>(run + j, words);
+    if (here && j < 8 * P) store_groups<WHOLE, V>(to, words);
   }
 }
 
@@ -197,7 +198,7 @@ template <class Lanes, bool WHOLE, int BITS, int V>
 DEV u32* store_field(u32* field, u32 n, u32 run, u32 j, const u32 (*numbers)[V], bool here) {
   constexpr int ROWS = Lanes::ROWS;
   if constexpr (BITS == 8) {
-    store_plane<Lanes, WHOLE, 8, V>(field + run * 64, j, numbers, here);
+    store_plane<Lanes, WHOLE, 8, V>(field, run, j, numbers, here);
     return field + ((n + 3) >> 2);
   } else {
     constexpr int FIRST = leading(BITS), LEFT = BITS - FIRST;
@@ -206,7 +207,7 @@ DEV u32* store_field(u32* field, u32 n, u32 run, u32 j, const u32 (*numbers)[V],
     for (int k = 0; k < ROWS; k++)
 #pragma unroll
       for (int v = 0; v < V; v++) part[k][v] = LEFT ? numbers[k][v] & ((1u << FIRST) - 1) * kOnes : numbers[k][v];
-    store_plane<Lanes, WHOLE, FIRST, V>(field + run * (8 * FIRST), j, part, here);
+    store_plane<Lanes, WHOLE, FIRST, V>(field, run, j, part, here);
     field += (n * FIRST + 31) >> 5;
     if constexpr (LEFT > 0) {
 #pragma unroll
@@ -513,13 +514,9 @@ DEV bool is_constant(const u8* words, u32 n, const EncodeRoom& room) {
 // bytes, 15 at most. Blocks have a multiple of 32 bytes.
 template <class Descriptor>
 DEV void finish_block(u8* out, u32 end, u32 nbytes, u32 descriptor_nbytes, Descriptor descriptor) {
-  u32 t = threadIdx.x, next = (end + 15) & ~15u, last = nbytes - 16, begin = nbytes - descriptor_nbytes;
 #pragma unroll 1
-  for (u32 i = next + 16 * t; i < last; i += 16 * kEncoders) *(uint4*)(out + i) = {0, 0, 0, 0};
-  if (t < 32) {
-    u32 at = t < 16 ? end + t : last + t - 16;
-    if (t < 16 ? at < min(next, last) : at >= end) out[at] = at < begin ? 0 : (u8)descriptor(at - begin);
-  }
+  for (u32 at = end + threadIdx.x, begin = nbytes - descriptor_nbytes; at < nbytes; at += kEncoders)
+    out[at] = at < begin ? 0 : (u8)descriptor(at - begin);
 }
 
 template <class L, bool WHOLE>
