@@ -335,6 +335,7 @@ FOLDERS = {
         "offloading": {"frames", "tensors"},
         "integrations": {"frames", "ops", "tensors", "modules", "loading", "prepared"},
         "installed": {"integrations"},
+        "traffic": {"device"},
         "__main__": {"installed"},
     },
     "torch/installed": {

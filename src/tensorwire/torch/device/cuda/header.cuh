@@ -10,6 +10,7 @@
 #pragma once
 #include "frame.cuh"
 #include "hash.cuh"
+#include "labels.cuh"
 #include "status.h"
 
 // Checks in their order. Of several that fail the first one counts, with its status.
@@ -40,7 +41,6 @@ constexpr u32 kIndexSumWord = 14, kChecksumWord = 15;  // of the fixed part
 constexpr u32 kAllLanes = 0xffffffff;
 constexpr u32 kNotCopied = 0xffffffff;
 constexpr u32 kMostIndexNbytes = 4096;  // with extensions, and with what the frame's alignment adds
-constexpr u64 kMagic = 0x0a1a0a0d46575493;
 constexpr u64 kMostContent = 1ull << 53, kMostHeaderNbytes = 1ull << 37;
 constexpr u32 kMostPadding = 1 << 22, kMostBlockWords = 1 << 18, kLeastBlockWords = 256, kMostBits = 1024;
 
@@ -57,7 +57,6 @@ struct HeaderRoom {
   METHOD u32 features() const { return (u32)(head[1] >> 32); }
   METHOD u32 profile() const { return (u32)(head[1] >> 8) & 255; }
   METHOD u32 bits() const { return (u32)(head[3] >> 48); }
-  METHOD u64 layout() const { return head[3] & 0xffffffffff; }
   METHOD u64 content_nbytes() const { return head[6]; }
   METHOD u64 header_nbytes() const { return head[7]; }
   METHOD u64 data_nbytes() const { return head[8]; }
@@ -153,19 +152,18 @@ DEV Status check_fields(const HeaderRoom& room, u32 nbytes) {
 
 // What frames are expected to hold, all of them plain.
 struct Place {
-  u64 label[2];  // the dtype's name
-  u64 layout;    // its five bytes
+  u64 name[2];  // of the dtype
+  u64 layout;   // its five bytes, and the bits of an element
   u32 num_words, word_nbytes;
 };
 
 // Whether a frame is one of its place, and whether its words and its index are such as kernels read.
 DEV u32 place_fault(const HeaderRoom& room, u32 nbytes, const Place& place) {
-  u64 others =
-      (room.head[4] ^ place.label[0]) | (room.head[5] ^ place.label[1]) | (room.bits() ^ 8 * place.word_nbytes);
+  u64 others = (room.head[4] ^ place.name[0]) | (room.head[5] ^ place.name[1]) | (room.bits() ^ place.layout >> 48);
   if (others | (room.content_nbytes() ^ place.num_words * place.word_nbytes)) return fault_of(kOfPlace, kAnotherTensor);
   if (room.features()) return fault_of(kOfPlace, kBaseMismatch);
   if (room.header_nbytes() > nbytes) return fault_of(kOfPlace, kTruncated);
-  bool here = room.layout() == place.layout && room.index_nbytes != kNotCopied;
+  bool here = room.head[3] == place.layout && room.index_nbytes != kNotCopied;
   return here ? kNoneFails : fault_of(kOfKernel, kHostOnly);
 }
 

@@ -2,17 +2,14 @@
 //
 // unpage<L, WHOLE>: a CTA checks a frame, all of it, and then decodes it. A page whose frame is refused is not written.
 //   L            Bf16, F16, F8E4M3 or F8E5M2
-//   WHOLE        whether a page has a multiple of 256 words
+//   WHOLE        whether each page begins at a multiple of 16 bytes and has whole runs
 //   frames       u8: the slots, `stride` bytes from one to the next, each at a multiple of 16; a frame begins where its
 //                slot does, and bytes may follow it
 //   stride       u32: bytes
 //   slot_nbytes  u32: what there is to read of a slot, a multiple of 32
-//   page_ids     u32: where the page of each slot goes; 32 or 64 bits, with a sign
-//   id_nwords    u32: 1 or 2
-//   pool         u8: the pages, one behind the other, at a multiple of 16 bytes
-//   num_pages    u32
-//   page_words   u32: at most 65,536
-//   label0 to label2  u32: the dtype's name, with zeros behind it
+//   page_ids     i32 or i64, as id_nbytes says: where the page of each slot goes
+//   pool         u8: num_pages pages, one behind the other; WHOLE: at a multiple of 16 bytes
+//   page_words   u32: 1 to 65,536
 //   status       int: for each slot, how its frame was read (status.h)
 //   Grid (slots, 1, 1), 256 threads, no dynamic shared memory.
 //
@@ -22,6 +19,7 @@
 #pragma once
 #include "copy.cuh"
 #include "header.cuh"
+#include "labels.cuh"
 #include "numbers.cuh"
 #include "words.cuh"
 
@@ -53,7 +51,7 @@ struct Coded {
 template <class L>
 struct OneTier {
   static constexpr int WIDTH = L::EXPONENT_BITS == 8 ? 4 : 3;
-  static constexpr u32 VARIANT = WIDTH == 4 ? 0 : 1, DESCRIPTOR = 15;
+  static constexpr u32 VARIANT = WIDTH == 4 ? 0 : 1, DESCRIPTOR = 15, STEPS = WIDTH == 4 ? 2 : 1;
   static METHOD u32 digits_at(u32 n) { return field_nwords(n, L::REST_BITS); }
   static METHOD u32 bytes_at(u32 n) { return digits_at(n) + field_nwords(n, WIDTH); }
 };
@@ -320,7 +318,7 @@ DEV void decode_block(const PageBlock& block, Coded coded, const u16* before, u8
       fill_bytes(words, pattern, pattern, nbytes, L::NBYTES, threadIdx.x, kThreads);
   } else {
     if (WHOLE)
-      decode_whole<L, Tier::WIDTH, 2>(block.words(), block.n, coded.lo(), 0, block.n >> 8, words);
+      decode_whole<L, Tier::WIDTH, Tier::STEPS>(block.words(), block.n, coded.lo(), 0, block.n >> 8, words);
     else
       decode_groups<L>(block, coded.lo(), words);
     __syncthreads();
@@ -331,24 +329,23 @@ DEV void decode_block(const PageBlock& block, Coded coded, const u16* before, u8
 // Pages -------------------------------------------------------------------------------------------------------------
 
 template <class L, bool WHOLE>
-GLOBAL void BOUNDS(kThreads, 3)
-    unpage(const u8* __restrict__ frames, u32 stride, u32 slot_nbytes, const u32* __restrict__ page_ids, u32 id_nwords,
-           u8* __restrict__ pool, u32 num_pages, u32 page_words, u32 label0, u32 label1, u32 label2,
-           int* __restrict__ status) {
+GLOBAL void BOUNDS(kThreads, 4)
+    unpage(const u8* __restrict__ frames, u32 stride, u32 slot_nbytes, const u8* __restrict__ page_ids, u32 id_nbytes,
+           u8* pool, u32 num_pages, u32 page_words, int* status) {
   SHARED_ARRAY(HeaderRoom, rooms, 1);
   SHARED_ARRAY(u64, sums, 8 * kMostPieces);
   SHARED_ARRAY(u16, before, kMostRuns);
   HeaderRoom& room = rooms[0];
-  u32 slot = blockIdx.x, page = page_ids[slot * id_nwords], upper = id_nwords == 2 ? page_ids[slot * 2 + 1] : 0;
+  u32 slot = blockIdx.x;
+  u64 page = page_id(page_ids, slot, id_nbytes);
   const u8* frame = frames + (u64)slot * stride;
-  if (page >= num_pages || upper) {
+  if (page >= num_pages) {
     if (threadIdx.x == 0) status[slot] = kAnotherTensor;
     return;
   }
   copy_header(frame, slot_nbytes, room);
   __syncthreads();
-  constexpr u64 LAYOUT = L::NBYTES | L::EXPONENT_BITS << 8 | L::REST_BITS << 16 | 1 << 24 | 1ull << 32;
-  Place place = {{pair64(label0, label1), label2}, LAYOUT, page_words, L::NBYTES};
+  Place place = {{dtype_name<L>(), 0}, layout_bytes<L>(), page_words, L::NBYTES};
   tell(header_fault(room, slot_nbytes, place), room);
   __syncthreads();
   u32 verdict = room.verdict;
@@ -368,7 +365,7 @@ GLOBAL void BOUNDS(kThreads, 3)
   verdict = room.verdict;
   if (threadIdx.x == 0) status[slot] = status_of(verdict);
   if (verdict != kNoneFails) return;
-  u8* words = pool + (u64)page * page_words * L::NBYTES;
+  u8* words = pool + page * page_words * L::NBYTES;
 #pragma unroll 1
   for (u32 number = 0, first = 0; first < page_words; number++, first += room.block_words()) {
     PageBlock block = block_at(blocks, room, number, first, page_words);
