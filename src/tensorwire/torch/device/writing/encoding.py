@@ -12,7 +12,7 @@ from ....errors import DoesNotFit, UnsupportedTensorError
 from .kept import Kept, driver_of
 from .new_frames import CODINGS, NewFrames
 
-_PROFILES = ("resident",)
+_PROFILES = ("resident", "fast")
 _ALIGNMENT = 16  # of tensors and slots, for kernels
 
 
@@ -21,7 +21,7 @@ def encode_into(
     out: Sequence[torch.Tensor],
     sizes: torch.Tensor,
     *,
-    profile: Literal["resident"] = "resident",
+    profile: Literal["resident", "fast"] = "resident",
     hashes: torch.Tensor | None = None,
 ) -> None:
     """Compress tensors into frames, each into a slot of its own.
@@ -41,7 +41,8 @@ def encode_into(
             a slot may hold anything.
         sizes: int64, (count,), on the same device: gets the bytes of each frame, and 0 for one that is larger than its
             slot.
-        profile: of the frames.
+        profile: of the frames. A device encodes in "fast" with one tier shape for each dtype, without the kinds for
+            zeros and for words that lie close together, so that its frames are larger than the host's.
         hashes: uint8, (count, 16), on the same device: the content hashes of the tensors, if they are known, as bytes.
             Then they are not computed. It is your promise: with others a frame is invalid.
 
