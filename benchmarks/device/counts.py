@@ -38,6 +38,13 @@ _RESOLVED_NBYTES, _TEAMS_NBYTES = 9264, 25504
 _ESCAPED_NBYTES = 960
 """The same of a block in F16 with one tier of 3 bits, of which 680 bytes escape."""
 
+_ESCAPED_PAIRS = 5
+"""Pairs of runs of such a block, of 64, in which a word escapes from 15 exponents. A function goes over them once more,
+which is not counted."""
+_PAGE_NBYTES = 49_344
+"""Its bytes."""
+_PAGE_SHARED_NBYTES = 4096 + 9392
+
 
 @dataclass(frozen=True)
 class Counted:
@@ -85,6 +92,18 @@ def _resolving_in_turn() -> tuple[float, ...]:
     """The loops over a tier's runs, of widths 1, 2, 3, each time one of four tiers is resolved by half of the warps."""
     trips = ((0, 1), 4), ((2,), 2), ((3,), 2)
     return tuple(sum(2 * _warp_trips(LATER[t], at_once) for t in tiers) / 4 for tiers, at_once in trips)
+
+
+def _of_pages() -> tuple[float, ...]:
+    """The loops of a page that is encoded with all hashes."""
+    pairs = _WORDS // _RUN // 2
+    once = 1 / _WARPS  # by one warp
+    sampled, whole, uncoded = 0, 0, (0, 0, 0, 0)  # few words; equal ones; sums of those that have no digits
+    encoded = pairs / 2 / _WARPS, 0, _ESCAPED_PAIRS / _WARPS, 2 * once  # by two and one; lists; the descriptor
+    others = once, 0, 0, 0, 1  # sums of the last stripe; stored and equal words; padding
+    sums = _PAGE_NBYTES // 1024 / _WARPS, once, 1, 0
+    chain = divmod(pairs - 1, 8)
+    return sampled, whole, *uncoded, *encoded, *others, *sums, 0, 0, 3, *chain
 
 
 def _uncounted(what: str, header: str, expression: str, threads: int = 256, stack_nbytes: int = 0) -> Counted:
@@ -154,6 +173,24 @@ KERNELS = (
         most=14,
         at_once=4,
     ),
+    Counted(
+        "encode pages",
+        Kernel("page.cuh", "encode_pages<Bf16, true>"),
+        256,
+        _WORDS,
+        _of_pages(),
+        _PAGE_SHARED_NBYTES,
+        going_on=(1, 1 / _WARPS),
+        most=16,
+        at_once=3,
+    ),
+    _uncounted("encode pages of any size", "page.cuh", "encode_pages<Bf16, false>"),
+    _uncounted("encode pages in F16", "page.cuh", "encode_pages<F16, true>"),
+    _uncounted("encode pages in F16, of any size", "page.cuh", "encode_pages<F16, false>"),
+    _uncounted("encode pages in F8_E4M3", "page.cuh", "encode_pages<F8E4M3, true>"),
+    _uncounted("encode pages in F8_E4M3, of any size", "page.cuh", "encode_pages<F8E4M3, false>"),
+    _uncounted("encode pages in F8_E5M2", "page.cuh", "encode_pages<F8E5M2, true>"),
+    _uncounted("encode pages in F8_E5M2, of any size", "page.cuh", "encode_pages<F8E5M2, false>"),
     _of_cascades("product `fast`, 1 to 8 inputs", "Bf16", 2, 1, 14, 2),
     _of_cascades("product `fast`, 9 to 16 inputs", "Bf16", 2, 2, 15, 2),
     _of_cascades("product `fast`, 17 to 32 inputs", "Bf16", 2, 4, 17, 2, stack_nbytes=32),

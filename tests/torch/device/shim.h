@@ -123,6 +123,7 @@ DEV float __uint_as_float(u32 v) { return __builtin_bit_cast(float, v); }
 DEV u32 f16_of(float value) { return shim_f16_of(value); }
 DEV float float_of_f16(u32 bits) { return shim_float_of_f16(bits); }
 DEV u64 add_product(u32 a, u32 b, u64 sum) { return sum + (u64)a * b; }
+DEV u32 add_scaled(u32 a, u32 factor, u32 b) { return a * factor + b; }
 DEV u32 add_byte(u32 octets, int k, u32 sum) { return sum + (octets >> 8 * k & 255); }
 DEV u32 add_bytes(u32 octets, u32 sum) {
   for (int k = 0; k < 4; k++) sum = add_byte(octets, k, sum);

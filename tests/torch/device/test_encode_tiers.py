@@ -1,5 +1,5 @@
-"""Blocks of several tiers, encoded on a device: read by the reference and by the core, and in bytes as the reference
-writes them with the same parameters."""
+"""Blocks of several tiers, encoded on a device: both decoders read them, and the reference writes the same bytes with
+the same parameters."""
 
 from __future__ import annotations
 
@@ -21,20 +21,26 @@ from tensorwire.torch.device.plan import CascadeLaunch
 from tests.support.registry import FLOATS, random_words, rng, weights
 
 from .cascades import NAMES
-from .opened import bytes_tensor, launch
-from .stand_in import StandIn
+from .opened import CASCADES, bytes_tensor, launch
+from .stand_in import StandIn, missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from reference.tensorwire_reference import Kind
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 KERNELS = Path(__file__).parent / "kernels"
 DTYPES = ("BF16", "F16", "F8_E4M3", "F8_E5M2")
 UNTOUCHED = 0x77
 FAST = Cascade(variant=0)
+SIZES = [1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 255, 256, 257, 300, 511, 512, 900, 1024, 1500, 2047]
+BLOCK_WORDS = 32768
 
 
 class Encoded(NamedTuple):
-    """What a kernel made of a block."""
+    """What the kernel made of a block: the slot, of which `nbytes` are the block's."""
 
     nbytes: int
     stored: bool
@@ -43,21 +49,19 @@ class Encoded(NamedTuple):
 
 def encoded(
     dtype: str, blocks: Sequence[np.ndarray], *, kind: Cascade = FAST, align: int = 32, capacity: int | None = None,
-    whole: bool = False, checked: bool = True,
+    checked: bool = True,
 ) -> list[Encoded]:  # fmt: skip
     """The blocks by the kernel, each into a slot that holds it stored, of which `capacity` bytes may be written."""
     most = max(map(len, blocks))
-    nbytes = most * blocks[0].itemsize
-    slot = -(-nbytes // align) * align
+    slot = -(-most * blocks[0].itemsize // align) * align
     starts = np.cumsum([0, *map(len, blocks)]).astype(np.uint32)
     words, out = bytes_tensor(np.concatenate(blocks)), torch.full((len(blocks) * slot,), UNTOUCHED, dtype=torch.uint8)
     sizes = torch.zeros(2 * len(blocks), dtype=torch.int32)
-    launched = CascadeLaunch(0, 0, widths_of(kind.table)[kind.variant or 0], whole)
-    expression = f"tiers_alone<{NAMES[dtype]}, {launched.packed_widths:#x}, {str(whole).lower()}>"
-    driver = StandIn(checked=checked, seed=1, headers=KERNELS)
+    widths = CascadeLaunch(0, 0, widths_of(kind.table)[kind.variant or 0], whole=True).packed_widths
     launch(
-        driver, "tiers_alone.cuh", expression, (len(blocks),), 256, words, bytes_tensor(starts), align, slot,
-        slot if capacity is None else capacity, out, sizes, shared_nbytes=_room_nbytes(most),
+        StandIn(checked=checked, seed=1, headers=KERNELS), "tiers_alone.cuh", f"tiers_alone<{NAMES[dtype]}, {widths:#x}>",
+        (len(blocks),), 256, words, bytes_tensor(starts), align, slot, slot if capacity is None else capacity, out, sizes,
+        shared_nbytes=_room_nbytes(most),
     )  # fmt: skip
     return [
         Encoded(size, bool(stored), at.tobytes())
@@ -74,63 +78,133 @@ def frame_of(dtype: str, words: np.ndarray, block: Block, align: int) -> bytes:
     """A frame of one block."""
     bits, layout = label_of(dtype, None, None)
     header = Header(
-        profile="fast", dtype=dtype, bits=bits, layout=layout, block_words=max(256, -(-len(words) // 256) * 256),
-        shape=words.shape, content_hash=content_hash(words.tobytes()), base_hash=None, block_alignment=align,
-        frame_alignment=align, optional_features=0, padding_nbytes=0, extensions={},
+        "fast", dtype, bits, layout, max(256, -(-len(words) // 256) * 256), words.shape, content_hash(words.tobytes()),
+        block_alignment=align, frame_alignment=align,
     )  # fmt: skip
     return pack_frame(header, [block])
 
 
-def check(dtype: str, words: np.ndarray, found: Encoded, kind: Cascade = FAST, align: int = 32) -> Cascade | None:
-    """That both decoders read the block, and that the reference writes the same; with these parameters."""
+def check(dtype: str, words: np.ndarray, found: Encoded, kind: Cascade = FAST, align: int = 32) -> Kind:
+    """That both decoders read the block, and that the reference writes the same. What it is coded as."""
     block = Block(found.slot[: found.nbytes], found.stored)
     assert set(found.slot[found.nbytes :]) <= {UNTOUCHED}
     frame = frame_of(dtype, words, block, align)
-    assert bytes(tensorwire.decompress(frame, framework="bytes")) == words.tobytes()
+    assert tensorwire.decompress(frame, framework="bytes") == words.tobytes()
     assert decode(frame).data == words.tobytes()
-    _, layout = label_of(dtype, None, None)
-    numbers = words.astype(np.uint64)
-    tag = block.content[-1]
-    coded: Cascade | Constant | Stored
-    if found.stored:
-        coded = Stored()
-    elif tag & 7 == 1:
-        coded = Constant()
-    else:
-        assert tag >> 5 == kind.variant
-        assert tag & 7 == (3 if kind.table == 1 else 7)
-        at = found.nbytes - 14 - (kind.table == 2)
-        later = len(widths_of(kind.table)[kind.variant or 0]) - 1
-        packed = int.from_bytes(block.content[at + 1 : at + 3], "little")
-        below = tuple(packed >> 4 * k & 15 for k in range(later))
-        coded = Cascade(kind.variant, block.content[at], below, kind.table)
-    assert block == encode_block(numbers, layout, "fast", coded, Verbatim(), alignment=align)
-    return coded if isinstance(coded, Cascade) else None
+    coded = Stored() if found.stored else _kind_of(block.content, kind)
+    assert block == encode_block(words.astype(np.uint64), label_of(dtype, None, None)[1], "fast", coded, Verbatim(), alignment=align)
+    return coded
 
 
-def with_exponents(dtype: str, exponents: np.ndarray, name: str) -> np.ndarray:
+def _kind_of(block: bytes, kind: Cascade) -> Kind:
+    if block[-1] & 7 == 1:
+        return Constant()
+    assert block[-1] >> 5 == kind.variant
+    assert block[-1] & 7 == (3 if kind.table == 1 else 7)
+    at = len(block) - 14 - (kind.table == 2)
+    packed = int.from_bytes(block[at + 1 : at + 3], "little")
+    later = len(widths_of(kind.table)[kind.variant or 0]) - 1
+    return Cascade(kind.variant, block[at], tuple(packed >> 4 * k & 15 for k in range(later)), kind.table)
+
+
+def with_exponents(dtype: str, exponents: np.ndarray) -> np.ndarray:
     """Words with these exponents, and anything as their rest."""
     of = FLOATS[dtype]
-    words = random_words(dtype, len(exponents)).astype(np.uint32)
     mask = ((1 << of.exponent_bits) - 1) << of.mantissa_bits
-    return (words & ~np.uint32(mask) | exponents.astype(np.uint32) << of.mantissa_bits).astype(of.word)
+    words = random_words(dtype, len(exponents)).astype(np.uint32) & ~np.uint32(mask)
+    return (words | exponents.astype(np.uint32) << np.uint32(of.mantissa_bits)).astype(of.word)
 
 
-def spread(dtype: str, n: int, centre: int, name: str) -> np.ndarray:
+def spread(dtype: str, n: int, centre: int) -> np.ndarray:
     """Words whose exponents lie about this one, most near, and some anywhere."""
-    generator, most = rng(f"{name} {dtype} {n} {centre}"), (1 << FLOATS[dtype].exponent_bits) - 1
+    generator, most = rng(f"spread {dtype} {n} {centre}"), (1 << FLOATS[dtype].exponent_bits) - 1
     exponents = np.clip(centre - generator.geometric(0.5, n) + generator.geometric(0.7, n), 0, most)
     anywhere = generator.random(n) < 0.02
     exponents[anywhere] = generator.integers(0, most + 1, anywhere.sum())
-    return with_exponents(dtype, exponents, name)
+    return with_exponents(dtype, exponents)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_blocks_of_any_number_of_words(dtype: str) -> None:
-    """Short runs in the words, and in every later tier."""
-    middle = 1 << FLOATS[dtype].exponent_bits >> 1
-    sizes = [1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 255, 256, 257, 300, 511, 512, 900, 1024, 1500, 2047]
-    blocks = [spread(dtype, n, middle, "any") for n in sizes]
-    for words, found in zip(blocks, encoded(dtype, blocks), strict=True):
-        check(dtype, words, found)
-    assert not found.stored
+def check_all(dtype: str, kind: Cascade = FAST) -> None:
+    """Any number of words; exponents about the middle, and at both ends, where no tier may name more than there are."""
+    most = (1 << FLOATS[dtype].exponent_bits) - 1
+    blocks = [spread(dtype, n, most // 2) for n in SIZES]
+    blocks += [spread(dtype, 1280, centre) for centre in (0, 1, 3, most - 3, most - 1, most)]
+    coded = [check(dtype, words, found, kind) for words, found in zip(blocks, encoded(dtype, blocks, kind=kind), strict=True)]
+    assert isinstance(coded[-1], Cascade)
+
+
+def test_blocks_of_any_number_of_words() -> None:
+    """Short runs in the words and in every later tier, at addresses that are multiples of a word."""
+    check_all("BF16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_blocks_of_other_dtypes(dtype: str) -> None:
+    check_all(dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CASCADES, ids=str)
+def test_any_tier_shape(kind: Cascade) -> None:
+    check_all("BF16", kind)
+
+
+def odd_blocks(dtype: str, n: int) -> dict[str, np.ndarray]:
+    """Words of other sorts than weights."""
+    of = FLOATS[dtype]
+    nan = np.full(n, ((1 << of.exponent_bits) - 1) << of.mantissa_bits | 1, of.word)
+    nan[1::2] |= of.word(1 << (of.exponent_bits + of.mantissa_bits))
+    nearly = np.full(n, 1 << of.mantissa_bits, of.word)
+    nearly[n // 2] ^= 1
+    flat = with_exponents(dtype, rng(f"flat {n}").integers(4, 15, n))  # more escape from tier 1 than do not
+    far = with_exponents(dtype, np.where(np.arange(n) % 4, 1, (1 << of.exponent_bits) - 1))
+    return {
+        "zeros": np.zeros(n, of.word), "one value": np.full(n, nan[1]), "two values": nearly, "NaN": nan,
+        "random bits": random_words(dtype, n), "flat": flat, "far apart": far, "no escapes": with_exponents(dtype, np.arange(n) % 3),
+    }  # fmt: skip
+
+
+def check_odd(dtype: str) -> None:
+    """Constant, stored and lopsided blocks, of whole runs and not."""
+    for n in (777, 2048):
+        blocks = odd_blocks(dtype, n)
+        for align in (32, 1024):
+            found = encoded(dtype, list(blocks.values()), align=align)
+            coded = {name: check(dtype, blocks[name], each, align=align) for name, each in zip(blocks, found, strict=True)}
+            if align == 32:
+                assert coded["zeros"] == coded["one value"] == Constant()
+                assert isinstance(coded["NaN"], Cascade)
+                assert coded["random bits"] == Stored()
+
+
+def test_words_of_other_sorts_than_weights() -> None:
+    check_odd("BF16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_such_words_of_other_dtypes(dtype: str) -> None:
+    check_odd(dtype)
+
+
+def test_nothing_is_written_behind_the_capacity() -> None:
+    """The size is told all the same. Streams in front of it may be there."""
+    words = [weights("BF16", n) for n in (2048, 1999)]
+    enough = encoded("BF16", words)
+    for capacity in (0, 16, 32, 100, 2048, 2600, *(each.nbytes + more for each in enough for more in (-32, -1, 0))):
+        for full, found in zip(enough, encoded("BF16", words, capacity=capacity), strict=True):
+            assert found[:2] == full[:2]
+            assert set(found.slot[capacity:]) <= {UNTOUCHED}
+            if capacity >= full.nbytes:
+                assert found.slot[: full.nbytes] == full.slot[: full.nbytes]
+
+
+def test_weights_take_what_the_host_makes_of_them() -> None:
+    """Within 1 %, though intervals follow from samples."""
+    values = weights("BF16", 2 * BLOCK_WORDS)
+    found = encoded("BF16", [values[:BLOCK_WORDS], values[BLOCK_WORDS:]], checked=False)
+    tensor = torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    host = tensorwire.frame_info(tensorwire.compress(tensor, profile="fast")).data_nbytes
+    assert sum(each.nbytes for each in found) <= 1.01 * host
+    check("BF16", values[:BLOCK_WORDS], found[0])

@@ -12,7 +12,8 @@ import torch
 import tensorwire
 from reference.tensorwire_reference import Cascade, Constant, Stored, Verbatim, encode
 from tensorwire.codec import FrameEncoder
-from tensorwire.torch.device.writing.page_reading import MOST_WORDS, decode_pages
+from tensorwire.torch.device.writing.page_reading import decode_pages
+from tensorwire.torch.device.writing.page_writing import MOST_WORDS
 from tensorwire.torch.device.writing.status import Status
 from tests.support import golden, registry
 from tests.support.cases import floats
@@ -60,7 +61,7 @@ class Read:
         if driver is not None:
             driver.forget()
             driver.watch(memory, numbers, pool, status)
-        decode_pages(slots, words, numbers, status, page_words, driver)
+        decode_pages(slots, words, numbers, status, page_words, NAMES[dtype], driver)
         if driver is not None:
             driver.forget()
         self.status = [Status(number) for number in status.tolist()]
@@ -210,7 +211,7 @@ def test_32_bit_numbers() -> None:
     slots[:] = frame
     pool, status = torch.zeros(3, 256, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.int32)
     driver = StandIn(checked=True)
-    decode_pages(slots, pool, torch.tensor([2, -1], dtype=torch.int32), status, 256, driver)
+    decode_pages(slots, pool, torch.tensor([2, -1], dtype=torch.int32), status, 256, torch.bfloat16, driver)
     assert status.tolist() == [Status.DONE, Status.ANOTHER_TENSOR]
     assert pool[2].view(torch.uint8).numpy().tobytes() == data
     assert not pool[:2].any()

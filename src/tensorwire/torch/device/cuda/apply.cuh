@@ -187,6 +187,7 @@ GLOBAL void BOUNDS(kRelativeThreads, WRITE ? 4 : 3)
   u32 end = min((begin + units + block_units - 1) / block_units, own.opened->num_blocks);
 #pragma unroll 1
   for (; block < end; block++) {
+    own = applying_of(pairs, opened, messages, pair_of);  // anew, which takes fewer registers than to keep it
     BlockPlace place = place_of(*own.pair, *own.opened, block);
     if (place.nbytes == 0) continue;
     bool right = WRITE || has_checksum(place, sums, &shared->answer);

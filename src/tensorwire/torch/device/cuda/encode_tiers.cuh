@@ -80,6 +80,27 @@ DEV u32 at_least(u32 octets, u32 least) {
   return (((octets & 0x7f7f7f7fu) + (128 - least) * kOnes) | octets) & 0x80808080u;
 }
 
+// From words to steps from an exponent `lo`, a byte each, and to the bytes of their rests.
+template <class L>
+struct Steps {
+  u32 added;
+
+  METHOD explicit Steps(u32 lo)
+      : added(L::EXPONENT_BITS == 8 ? (256 - lo & 255) * 0x01000100u : (128 - lo) * kOnes) {}
+
+  METHOD u32 of_group(const u32* words, u32* rest) const {
+    u32 x = split_group<L, 1>(words, rest);
+    if constexpr (L::EXPONENT_BITS < 8) {
+      return (x + added) ^ 0x80808080u;  // exponents are so few that no byte carries
+    } else {
+      static_assert(L::NBYTES == 2 && L::MANTISSA_BITS == 7, "bfloat16");
+      // Without signs the lower byte of a word takes the carry of the word before it.
+      u32 first = words[0] & 0x7fff7fffu, second = words[1] & 0x7fff7fffu;
+      return prmt(add_scaled(first, 2, added), add_scaled(second, 2, added), 0x7531);
+    }
+  }
+};
+
 // What a lane has of a run: digits, a byte each, and what the list gets: steps of the exponents that escape, and zeros.
 struct Numbers {
   u32 digits[Eights::ROWS][Eights::V], listed[Eights::ROWS][Eights::V];
@@ -111,32 +132,43 @@ struct Numbers {
   METHOD u32 set_of_row(int k) const { return __umulhi(escapes[k], 0x81020400u) & 0x3fc; }
 };
 
-// Where a lane's escapes belong in the list, and how many all warps have. A barrier is in it: what was read of the list
-// before may then be written. A warp without numbers has `any` false.
+// Where a lane's escapes belong in the list, of STEPS times the runs of all warps; and how many all warps have. A barrier
+// is in it: what was read of the list before may then be written. A warp without numbers has `any` false.
+template <int STEPS>
 struct Places {
-  u32 first;   // of the run
-  u32 before;  // in the run, by rows, a byte each
+  static_assert(STEPS <= 2, "counts are 16 bits each");
+  u32 first[STEPS];   // of the run
+  u32 before[STEPS];  // in the run, by rows, a byte each
   u32 found;
 
-  METHOD Places(const Numbers& numbers, bool any, u32 begin, u32* counts) {
-    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, total = 0;
-    first = begin;
+  METHOD Places(const Numbers* numbers, bool any, u32 begin, u32* counts) {
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, earlier = 0, total = 0;
     if (any) {
-      u32 own = numbers.counts(), rows = own;
 #pragma unroll
-      for (int distance = 1; distance < 8; distance *= 2) rows = add_before<8>(rows, distance);
-      before = rows - own;
-      rows = __shfl_sync(kAll, rows, lane | 7);
-      before += rows * (kOnes << 8);
-      u32 run = add_bytes(rows, 0), sum = add_before<32>(add_before<32>(run, 8), 16);
+      for (int s = 0; s < STEPS; s++) {
+        u32 own = numbers[s].counts(), rows = own;
+#pragma unroll
+        for (int distance = 1; distance < 8; distance *= 2) rows = add_before<8>(rows, distance);
+        before[s] = rows - own;
+        rows = __shfl_sync(kAll, rows, lane | 7);
+        before[s] += rows * (kOnes << 8);
+        earlier += add_bytes(rows, 0) << 16 * s;
+      }
+      u32 sum = add_before<32>(add_before<32>(earlier, 8), 16);
       total = __shfl_sync(kAll, sum, 31);
-      first += sum - run;
+      earlier = sum - earlier;
     }
     if (lane == 0) counts[warp] = total;
     __syncthreads();
     u32 count = lane < kEncodingWarps ? counts[lane] : 0;
-    first += __reduce_add_sync(kAll, lane < warp ? count : 0);
-    found = __reduce_add_sync(kAll, count);
+    earlier += __reduce_add_sync(kAll, lane < warp ? count : 0);
+    total = __reduce_add_sync(kAll, count);
+    found = 0;
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+      first[s] = begin + found + (earlier >> 16 * s & 0xffff);
+      found += total >> 16 * s & 0xffff;
+    }
   }
 };
 
@@ -150,15 +182,17 @@ DEV u32 selectors_of(u32 set) {
 }
 
 // Set what escapes into the list, whose bytes are zero there.
-DEV void list_escapes(const Numbers& numbers, const Places& places, const u32* selectors, shared_at list) {
-  shared_at first = list + places.first, words[Eights::ROWS];
-  u32 behind[Eights::ROWS];
+DEV void list_escapes(const Numbers& numbers, shared_at first, u32 before, const u32* selectors) {
+  u32 selector[Eights::ROWS], behind[Eights::ROWS];
+  shared_at words[Eights::ROWS];
+#pragma unroll
+  for (int k = 0; k < Eights::ROWS; k++)
+    selector[k] = *(const u32*)((const u8*)selectors + numbers.set_of_row(k));
 #pragma unroll
   for (int k = 0; k < Eights::ROWS; k++) {
-    u32 selector = *(const u32*)((const u8*)selectors + numbers.set_of_row(k));
-    u32 low = prmt(numbers.listed[k][0], numbers.listed[k][1], selector);
-    u32 high = prmt(numbers.listed[k][0], numbers.listed[k][1], selector >> 16);
-    shared_at at = add_byte(places.before, k, first);
+    u32 low = prmt(numbers.listed[k][0], numbers.listed[k][1], selector[k]);
+    u32 high = prmt(numbers.listed[k][0], numbers.listed[k][1], selector[k] >> 16);
+    shared_at at = add_byte(before, k, first);
     words[k] = at & ~3u;
     or_shared<0>(words[k], __funnelshift_l(0, low, at * 8));
     or_shared<4>(words[k], __funnelshift_l(low, high, at * 8));
@@ -171,49 +205,67 @@ DEV void list_escapes(const Numbers& numbers, const Places& places, const u32* s
 
 // Tiers -------------------------------------------------------------------------------------------------------------
 
-// Runs of tier 1 that are full, from number `begin` on: as long as there are some for all lanes, or for a part at last.
-// How many escape. `stored`: else only that is found out.
-template <class L, int W, bool WHOLE, bool ALL>
-DEV u32 encode_words(const u8* words, u32 n, u32 lo, u32* out, bool stored, const TiersRoom& room, u32& begin,
-                     u32 found) {
+// How far a tier is: the next run, what escapes of those before, and where warps tell that next.
+struct Progress {
+  u32 begin, found, turn;
+
+  METHOD u32* counts(const TiersRoom& room) { return room.found + ((turn ^= kEncodingWarps) ^ kEncodingWarps); }
+};
+
+// Runs of tier 1 that are full, STEPS times those of all warps at once: as long as there are as many (ALL), or until the
+// end. `stored`: else only what escapes is found out.
+template <class L, int W, bool WHOLE, int STEPS, bool ALL>
+DEV void encode_words(const u8* words, u32 n, u32 lo, u32* out, bool stored, const TiersRoom& room, Progress& at) {
   constexpr int ROWS = Eights::ROWS, V = Eights::V, LAST = L::REST_NBYTES - 1;
-  u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, runs = n >> 8, j = lane % 8 * V;
+  u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, runs = n >> 8;
+  u32 j = kept(lane % 8 * V), first_run = kept(warp * 4 + lane / 8);
   u32* field = out + field_nwords(n, L::REST_BITS);
   shared_at list = shared_address(room.list);
-  Interval interval(lo);
+  Steps<L> steps_of(lo);
 #pragma unroll 1
-  for (; ALL ? begin + kStepRuns <= runs : begin < runs; begin += kStepRuns) {
-    u32 run = begin + warp * 4 + lane / 8;
-    bool any = ALL || begin + warp * 4 < runs, here = ALL || run < runs;
-    Numbers numbers;
+  for (; ALL ? at.begin + STEPS * kStepRuns <= runs : at.begin < runs; at.begin += STEPS * kStepRuns) {
+    bool any = ALL || at.begin + warp * 4 < runs;
+    Numbers numbers[STEPS];
     if (any) {
-      u32 own[ROWS][V * L::NBYTES], rest[L::REST_NBYTES][ROWS][V];
-      const u8* at = words + (here ? run : runs - 1) * (256 * L::NBYTES) + j * (4 * L::NBYTES);
+      u32 own[STEPS][ROWS][V * L::NBYTES];
 #pragma unroll
-      for (int k = 0; k < ROWS; k++) load_groups<L, WHOLE, V>(own[k], at + k * Eights::STRIDE * (4 * L::NBYTES));
+      for (int s = 0; s < STEPS; s++) {
+        u32 run = at.begin + s * kStepRuns + first_run;
+        const u8* from = words + (ALL ? run : min(run, runs - 1)) * (256 * L::NBYTES) + j * (4 * L::NBYTES);
 #pragma unroll
-      for (int k = 0; k < ROWS; k++) {
-        u32 steps[V];
-#pragma unroll
-        for (int v = 0; v < V; v++) {
-          u32 bytes[2];
-          steps[v] = interval.steps(split_group<L, 1>(own[k] + v * L::NBYTES, bytes));
-#pragma unroll
-          for (int b = 0; b <= LAST; b++) rest[b][k][v] = bytes[b];
-        }
-        numbers.set<W, TierOf<W, 1>::NAMED>(k, steps, steps);
-        if (!here) numbers.escapes[k] = numbers.listed[k][0] = 0;
+        for (int k = 0; k < ROWS; k++)
+          load_groups<L, WHOLE, V>(own[s][k], from + k * Eights::STRIDE * (4 * L::NBYTES));
       }
-      u32* rests = out;
-      if constexpr (LAST > 0) rests = store_field<Eights, WHOLE, 8, V>(rests, n, run, j, rest[0], here && stored);
-      store_field<Eights, WHOLE, L::REST_BITS - 8 * LAST, V>(rests, n, run, j, rest[LAST], here && stored);
-      store_field<Eights, WHOLE, W, V>(field, n, run, j, numbers.digits, here && stored);
+#pragma unroll
+      for (int s = 0; s < STEPS; s++) {
+        u32 run = at.begin + s * kStepRuns + first_run, rest[L::REST_NBYTES][ROWS][V];
+        bool here = ALL || run < runs;
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+          u32 steps[V];
+#pragma unroll
+          for (int v = 0; v < V; v++) {
+            u32 bytes[2];
+            steps[v] = steps_of.of_group(own[s][k] + v * L::NBYTES, bytes);
+#pragma unroll
+            for (int b = 0; b <= LAST; b++) rest[b][k][v] = bytes[b];
+          }
+          numbers[s].template set<W, TierOf<W, 1>::NAMED>(k, steps, steps);
+          if (!here) numbers[s].escapes[k] = numbers[s].listed[k][0] = 0;
+        }
+        here &= stored;
+        u32* rests = out;
+        if constexpr (LAST > 0) rests = store_field<Eights, WHOLE, 8, V>(rests, n, run, j, rest[0], here);
+        store_field<Eights, WHOLE, L::REST_BITS - 8 * LAST, V>(rests, n, run, j, rest[LAST], here);
+        store_field<Eights, WHOLE, W, V>(field, n, run, j, numbers[s].digits, here);
+      }
     }
-    Places places(numbers, any, found, room.found + begin / kStepRuns % 2 * kEncodingWarps);
-    if (any) list_escapes(numbers, places, room.selectors, list);
-    found += places.found;
+    Places<STEPS> places(numbers, any, at.found, at.counts(room));
+#pragma unroll
+    for (int s = 0; s < STEPS; s++)
+      if (any) list_escapes(numbers[s], list + places.first[s], places.before[s], room.selectors);
+    at.found += places.found;
   }
-  return found;
 }
 
 // The run of tier 1 that is short, by one warp.
@@ -236,19 +288,24 @@ DEV u32 encode_short_words(const u8* words, u32 n, u32 lo, u32* out, bool stored
   return found;
 }
 
-// The run of a tier that is short, by one warp: its digits, a byte each, and zeros behind them.
+// The run of a tier that is short: its digits, a byte each, behind which anything may stand.
 template <int W>
 DEV void store_last_run(u32* field, u32 count, const u8* digits) {
-  u32 lane = threadIdx.x & 31;
 #pragma unroll
   for (int p = 4, below = 0; p; p >>= 1) {
     if (!(W & p)) continue;
-    u32 stride = stride_of<false>(count & 255, p), word = 0;
-    if (lane < stride) {
+    u32 c = count & 255, stride = stride_of<false>(c, p);
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < stride; i += kEncoders) {
+      u32 word = 0;
 #pragma unroll
-      for (int k = 0; k < 8 / p; k++)
-        word |= (((const u32*)digits)[k * stride + lane] >> below & ((1u << p) - 1) * kOnes) << p * k;
-      field[(count >> 8) * (8 * p) + lane] = word;
+      for (int k = 0; k < 8 / p; k++) {
+        u32 group = k * stride + i, mask = ((1u << p) - 1) * kOnes;
+        if (4 * group >= c) continue;
+        if (c - 4 * group < 4) mask &= (1u << (c - 4 * group) * 8) - 1;
+        word |= (((const u32*)digits)[group] >> below & mask) << p * k;
+      }
+      field[(count >> 8) * (8 * p) + i] = word;
     }
     field += (count * p + 31) >> 5;
     below += p;
@@ -260,40 +317,44 @@ DEV void store_last_run(u32* field, u32 count, const u8* digits) {
 template <int W, u32 GAP>
 DEV u32 encode_list(u32 count, u32 below, u32* field, bool stored, const TiersRoom& room) {
   constexpr int ROWS = Eights::ROWS, V = Eights::V;
-  constexpr u32 NAMED = (1 << W) - 1, END = GAP + NAMED, LIMIT = END < 8 ? 8 : END < 16 ? 16 : 32;
-  u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, runs = num_runs(count), j = lane % 8 * V, found = 0;
+  constexpr u32 NAMED = (1 << W) - 1, END = GAP + NAMED, LIMIT = END < 8 ? 8 : END < 16 ? 16 : 64;
+  constexpr u32 CLOSED = -GAP & NAMED;  // what makes digits of steps behind the gap, in their lowest bits
+  u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, runs = num_runs(count), j = lane % 8 * V;
   u32 below4 = below * kOnes, above4 = (LIMIT - below) * kOnes;
+  Progress at = {};
   shared_at list = shared_address(room.list);
 #pragma unroll 1
-  for (u32 begin = 0; begin < runs; begin += kStepRuns) {
-    u32 run = begin + warp * 4 + lane / 8;
-    bool any = begin + warp * 4 < runs, here = run < runs, full = run < count >> 8;
+  for (; at.begin < runs; at.begin += kStepRuns) {
+    u32 run = at.begin + warp * 4 + lane / 8;
+    bool any = at.begin + warp * 4 < runs, here = run < runs, full = run < count >> 8;
     Numbers numbers;
     if (any) {
-      u32* at = (u32*)(room.list + run * 256) + j;
+      u32* from = (u32*)(room.list + run * 256) + j;
 #pragma unroll
       for (int k = 0; k < ROWS; k++) {
         u32 steps[V] = {}, low[V];  // 0 does not escape
-        if (here) load_words<V>(steps, at + k * Eights::STRIDE);
-        if (here) *(uint2*)(at + k * Eights::STRIDE) = {0, 0};
+        if (here) load_words<V>(steps, from + k * Eights::STRIDE);
+        if (here) *(uint2*)(from + k * Eights::STRIDE) = {0, 0};
 #pragma unroll
         for (int v = 0; v < V; v++) {
           steps[v] = ((steps[v] & 0x7f7f7f7fu) + below4) ^ (steps[v] & 0x80808080u);
           low[v] = steps[v] & (LIMIT - 1) * kOnes;
-          low[v] += ((low[v] + above4) / LIMIT & kOnes) * (-GAP & NAMED);
+          low[v] += ((low[v] + above4) / LIMIT & kOnes) * CLOSED;
         }
-        numbers.set<W, END>(k, steps, low);
-        if (here && !full) *(uint2*)(room.digits + k * 64 + j * 4) = {numbers.digits[k][0], numbers.digits[k][1]};
+        numbers.template set<W, END>(k, steps, low);
       }
+      if (here && !full)
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) store_words<V>((u32*)room.digits + k * Eights::STRIDE + j, numbers.digits[k]);
       store_field<Eights, false, W, V>(field, count, run, j, numbers.digits, full && stored);
     }
-    Places places(numbers, any, found, room.found + begin / kStepRuns % 2 * kEncodingWarps);
-    if (any) list_escapes(numbers, places, room.selectors, list);
-    found += places.found;
-    if (begin + kStepRuns < runs) __syncthreads();  // the next numbers stand right behind what is written
+    Places<1> places(&numbers, any, at.found, at.counts(room));
+    if (any) list_escapes(numbers, list + places.first[0], places.before[0], room.selectors);
+    at.found += places.found;
+    if (at.begin + kStepRuns < runs) __syncthreads();  // the next numbers stand right behind what is written
   }
-  if (stored && count % 256 && warp == kEncodingWarps - 1) store_last_run<W>(field, count, room.digits);
-  return found;
+  if (stored && count % 256) store_last_run<W>(field, count, room.digits);
+  return at.found;
 }
 
 // Streams of a block so far.
@@ -316,10 +377,6 @@ DEV bool encode_later(const Tiers<WIDTHS>& tiers, u32 start, u32* out, Streams<W
   if (streams.nwords * 4 > streams.most || count > kMostEscapes) return false;
   if constexpr (T <= last_tier(WIDTHS)) {
     u32 below = tiers.below[T];
-    // Behind the last number come others, which are digits, up to the end of the run.
-    u32 other = (below ? 0 - below & 255 : Tier::BEFORE) * kOnes, at = (count & ~3u) + 4 * threadIdx.x;
-    if (at < list_nbytes(count))
-      or_shared<0>(shared_address(room.list) + at, at < count ? other << (count % 4 * 8) : other);
     __syncthreads();
     streams.counts[T + 1] = encode_list<Tier::WIDTH, Tier::BEFORE>(count, below, field, stored, room);
     return encode_later<WIDTHS, T + 1>(tiers, start - below, out, streams, room);
@@ -337,39 +394,37 @@ DEV bool encode_later(const Tiers<WIDTHS>& tiers, u32 start, u32* out, Streams<W
 
 // The choice --------------------------------------------------------------------------------------------------------
 
-// Numbers of samples with an exponent below each, to counters[0 .. 256]; and whether words are equal.
+// For each exponent how many samples have a lower one, to counters[0 .. 256]; whether all of them are equal. `sums` is
+// a number for each warp.
 template <class L>
-DEV bool count_samples(const u8* words, u32 n, u32* counters) {
-  u32 t = threadIdx.x, lane = t & 31, share = n / kEncoders, first = word_at<L>(words, 0);
+DEV bool sample_words(const u8* words, u32 n, u32* counters, u32* sums) {
+  u32 t = threadIdx.x, lane = t & 31, warp = t >> 5, share = n / kEncoders, first = word_at<L>(words, 0);
   counters[t] = 0;
-  if (t < 36) counters[256 + t] = 0;
+  if (t < 4) counters[kUnlike - 1 + t] = 0;
   __syncthreads();
   // Four neighbours from a place in each share that is never the same: content may repeat from one share to the next.
-  u32 place = t * share + (t * 158 % 256 * (share - min(share, kSamplesOfThread)) >> 8), step = 1, unlike = 0;
-  if (n <= kSampled) place = t, step = kEncoders;
+  u32 place = t * share + (t * 158 % 256 * (share - min(share, kSamplesOfThread)) >> 8), unlike = 0;
+  u32 word[kSamplesOfThread];
+#pragma unroll
+  for (u32 i = 0; i < kSamplesOfThread; i++)
+    word[i] = word_at<L>(words, n > kSampled ? place + i : (kSamplesOfThread * t + i) * n / kSampled);
 #pragma unroll
   for (u32 i = 0; i < kSamplesOfThread; i++) {
-    if (place + i * step >= n) continue;
-    u32 word = word_at<L>(words, place + i * step);
-    unlike |= word ^ first;
-    atomicAdd(&counters[exponent_of<L>(word)], 1u);
+    unlike |= word[i] ^ first;
+    atomicAdd(&counters[exponent_of<L>(word[i])], 1u);
   }
-  if (__any_sync(kAll, unlike != 0) && lane == 0) atomicOr(&counters[kUnlike], 1u);
+  bool any = __any_sync(kAll, unlike != 0);
   __syncthreads();
-  return counters[kUnlike] == 0;
-}
-
-// Sums of counters before each of 256, in their place.
-DEV void add_up_counters(u32* counters, u32* sums) {
-  u32 t = threadIdx.x, lane = t & 31, warp = t >> 5, own = counters[t], sum = own;
+  u32 own = counters[t], sum = own;
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) sum = add_before<32>(sum, distance);
-  if (lane == 31) sums[warp] = sum;
+  if (lane == 31) sums[warp] = sum | any << 16;
   __syncthreads();
-  sum += __reduce_add_sync(kAll, lane < warp ? sums[lane] : 0);
-  counters[t + 1] = sum;
-  if (t == 0) counters[0] = 0;
+  u32 of_warp = lane < kEncodingWarps ? sums[lane] : 0;
+  counters[t] = sum - own + (__reduce_add_sync(kAll, lane < warp ? of_warp : 0) & 0xffff);
+  if (t == 0) counters[256] = kSampled;
   __syncthreads();
+  return __reduce_max_sync(kAll, of_warp) >> 16 == 0;
 }
 
 // Tiers from T on, each the interval of most samples.
@@ -395,13 +450,13 @@ DEV Tiers<WIDTHS> sample_tiers(const u8* words, u32 n, const TiersRoom& room) {
 #pragma unroll 1
   for (u32 i = 16 * t; i < list_nbytes(n) + kListSlack; i += 16 * kEncoders) *(uint4*)(room.list + i) = {0, 0, 0, 0};
   Tiers<WIDTHS> tiers;
-  tiers.alike = count_samples<L>(words, n, counters);
-  add_up_counters(counters, room.found);
+  tiers.alike = sample_words<L>(words, n, counters, room.found);
   u32 most = t + NAMED <= EXPONENTS ? (counters[t + NAMED] - counters[t]) << 8 | (255 - t) : 0;
   most = __reduce_max_sync(kAll, most);
-  if (t % 32 == 0) atomicMax(&counters[kChoice], most);
+  if (t % 32 == 0) room.found[kEncodingWarps + t / 32] = most;
   __syncthreads();
-  tiers.lo = 255 - (counters[kChoice] & 255);
+  most = t % 32 < kEncodingWarps ? room.found[kEncodingWarps + t % 32] : 0;
+  tiers.lo = 255 - (__reduce_max_sync(kAll, most) & 255);
   choose_later<EXPONENTS, WIDTHS, 2>(tiers, tiers.lo, counters);
   return tiers;
 }
@@ -446,18 +501,18 @@ DEV Encoded encode_tiers(const u8* words, u32 n, const Tiers<WIDTHS>& tiers, u32
   streams.room = max(capacity & ~(align - 1), End::NBYTES) - End::NBYTES;
   bool coded = streams.nwords * 4 <= streams.most, stored = streams.nwords * 4 <= streams.room;
   if (coded) {
-    u32 begin = 0;
-    u32 found = encode_words<L, W, WHOLE, true>(words, n, tiers.lo, (u32*)out, stored, room, begin, 0);
-    found = encode_words<L, W, WHOLE, false>(words, n, tiers.lo, (u32*)out, stored, room, begin, found);
+    Progress at = {};
+    encode_words<L, W, WHOLE, 2, true>(words, n, tiers.lo, (u32*)out, stored, room, at);
+    encode_words<L, W, WHOLE, 1, false>(words, n, tiers.lo, (u32*)out, stored, room, at);
     if (!WHOLE && n % 256) {
       if (threadIdx.x < 32) {
-        found = encode_short_words<L, W>(words, n, tiers.lo, (u32*)out, stored, room, found);
-        if (threadIdx.x == 0) room.samples.counters[kFound] = found;
+        at.found = encode_short_words<L, W>(words, n, tiers.lo, (u32*)out, stored, room, at.found);
+        if (threadIdx.x == 0) room.samples.counters[kFound] = at.found;
       }
       __syncthreads();
-      found = room.samples.counters[kFound];
+      at.found = room.samples.counters[kFound];
     }
-    streams.counts[2] = found;
+    streams.counts[2] = at.found;
     coded = encode_later<WIDTHS, 2>(tiers, tiers.lo, (u32*)out, streams, room);
   }
   if (coded) {
@@ -465,6 +520,7 @@ DEV Encoded encode_tiers(const u8* words, u32 n, const Tiers<WIDTHS>& tiers, u32
     if (nbytes <= capacity) finish_block(out, end, nbytes, End::NBYTES, End(tiers, streams.counts));
     return {nbytes, 0, streams.counts[2]};
   }
+  __syncthreads();  // all have written what they wrote of streams
   if (raw <= capacity) store_block<L, WHOLE>(words, n, out, raw);
   return {raw, 1, streams.counts[2]};
 }

@@ -10,6 +10,7 @@
 #pragma once
 #include "frame.cuh"
 #include "hash.cuh"
+#include "labels.cuh"
 #include "status.h"
 
 // Checks in their order. Of several that fail the first one counts, with its status.
@@ -40,7 +41,6 @@ constexpr u32 kIndexSumWord = 14, kChecksumWord = 15;  // of the fixed part
 constexpr u32 kAllLanes = 0xffffffff;
 constexpr u32 kNotCopied = 0xffffffff;
 constexpr u32 kMostIndexNbytes = 4096;  // with extensions, and with what the frame's alignment adds
-constexpr u64 kMagic = 0x0a1a0a0d46575493;
 constexpr u64 kMostContent = 1ull << 53, kMostHeaderNbytes = 1ull << 37;
 constexpr u32 kMostPadding = 1 << 22, kMostBlockWords = 1 << 18, kLeastBlockWords = 256, kMostBits = 1024;
 
@@ -57,7 +57,6 @@ struct HeaderRoom {
   METHOD u32 features() const { return (u32)(head[1] >> 32); }
   METHOD u32 profile() const { return (u32)(head[1] >> 8) & 255; }
   METHOD u32 bits() const { return (u32)(head[3] >> 48); }
-  METHOD u64 layout() const { return head[3] & 0xffffffffff; }
   METHOD u64 content_nbytes() const { return head[6]; }
   METHOD u64 header_nbytes() const { return head[7]; }
   METHOD u64 data_nbytes() const { return head[8]; }
@@ -151,36 +150,51 @@ DEV Status check_fields(const HeaderRoom& room, u32 nbytes) {
   return header < begin || (has_index && num_words > (header - begin) / 8 * block_words) ? kCorrupt : kDone;
 }
 
-// Steps 1 to 6, and the checksum of step 7 unless the index was not copied, by three warps.
-DEV u32 header_fault(const HeaderRoom& room, u32 nbytes) {
-  u32 warp = threadIdx.x >> 5;
-  if (warp == 0) return fault_of(kOfHeader, check_fields(room, nbytes));
-  bool of_index = warp == 2;
-  if (warp > 2 || (of_index && room.index_nbytes == kNotCopied)) return kNoneFails;
-  u32 length = of_index ? room.index_nbytes : kFixedNbytes + 8 * min(room.ndim(), kMostDims);
-  u64 hash = hash_by_warp(of_index ? room.index : room.head, hash_padded(length));
-  bool wrong = (threadIdx.x & 31) == 0 && hash != (of_index ? room.head[kIndexSumWord] : room.checksum);
-  return fault_if(wrong, of_index ? kOfIndexSum : kOfHeaderSum);
+// What frames are expected to hold, all of them plain.
+struct Place {
+  u64 name[2];  // of the dtype
+  u64 layout;   // its five bytes, and the bits of an element
+  u32 num_words, word_nbytes;
+};
+
+// Whether a frame is one of its place, and whether its words and its index are such as kernels read.
+DEV u32 place_fault(const HeaderRoom& room, u32 nbytes, const Place& place) {
+  u64 others = (room.head[4] ^ place.name[0]) | (room.head[5] ^ place.name[1]) | (room.bits() ^ place.layout >> 48);
+  if (others | (room.content_nbytes() ^ place.num_words * place.word_nbytes)) return fault_of(kOfPlace, kAnotherTensor);
+  if (room.features()) return fault_of(kOfPlace, kBaseMismatch);
+  if (room.header_nbytes() > nbytes) return fault_of(kOfPlace, kTruncated);
+  bool here = room.head[3] == place.layout && room.index_nbytes != kNotCopied;
+  return here ? kNoneFails : fault_of(kOfKernel, kHostOnly);
 }
 
-// How many blocks the content has, and the words of one of them.
-DEV u32 num_blocks_of(u32 num_words, u32 block_words) { return (num_words + block_words - 1) / block_words; }
-DEV u32 words_of(u32 block, u32 num_words, u32 block_words) {
-  return min(num_words - block * block_words, block_words);
+// Steps 1 to 6, and the checksum of step 7 unless the index was not copied, by three warps.
+DEV u32 header_fault(const HeaderRoom& room, u32 nbytes, const Place& place) {
+  u32 warp = threadIdx.x >> 5, fault = kNoneFails;
+  if (warp == 0) {
+    Status status = check_fields(room, nbytes);
+    fault = status == kDone ? place_fault(room, nbytes, place) : fault_of(kOfHeader, status);
+  }
+  bool of_index = warp == 2;
+  if (warp == 1 || (of_index && room.index_nbytes != kNotCopied)) {
+    u32 length = of_index ? room.index_nbytes : kFixedNbytes + 8 * min(room.ndim(), kMostDims);
+    u64 hash = hash_by_warp(of_index ? room.index : room.head, hash_padded(length));
+    bool wrong = (threadIdx.x & 31) == 0 && hash != (of_index ? room.head[kIndexSumWord] : room.checksum);
+    fault = fault_if(wrong, of_index ? kOfIndexSum : kOfHeaderSum);
+  }
+  return fault;
 }
 
 // Entries of the index, a thread for each.
-DEV bool has_wrong_entry(const HeaderRoom& room, u32 num_words, u32 word_nbytes) {
-  u32 block_words = room.block_words(), unit = room.unit_log2(), num_blocks = num_blocks_of(num_words, block_words);
+DEV bool has_wrong_entry(const HeaderRoom& room, const Place& place) {
+  u32 block_words = room.block_words(), unit = room.unit_log2(), end = (u32)(room.data_nbytes() >> unit);
   bool wrong = false;
 #pragma unroll 1
-  for (u32 block = threadIdx.x; block < num_blocks; block += blockDim.x) {
-    u32 place = room.place(block), raw = words_of(block, num_words, block_words) * word_nbytes;
-    u32 next = block + 1 < num_blocks ? room.place(block + 1) : (u32)(room.data_nbytes() >> unit),
-        length = next - place;
-    raw = (raw + (1u << unit) - 1) >> unit;
-    wrong |= (block == 0 && place) || place >= next || next > room.data_nbytes() >> unit || length > raw ||
-             (room.is_stored(block) && length != raw);
+  for (u32 block = threadIdx.x; block * block_words < place.num_words; block += blockDim.x) {
+    u32 begin = room.place(block), n = min(place.num_words - block * block_words, block_words);
+    u32 next = block * block_words + n < place.num_words ? room.place(block + 1) : end;
+    u32 raw = (n * place.word_nbytes + (1u << unit) - 1) >> unit, length = next - begin;
+    wrong |= (block == 0 && begin) || begin >= next || next > end || length > raw;
+    wrong |= room.is_stored(block) && length != raw;
   }
   return wrong;
 }
@@ -201,12 +215,13 @@ DEV bool has_wrong_extension(const HeaderRoom& room, u32 num_blocks) {
   return wrong;
 }
 
-// The rest of step 7, and step 8, of a plain frame whose header is right and of which `num_words` words are to come.
-DEV u32 index_fault(const u8* frame, const HeaderRoom& room, u32 nbytes, u32 num_words, u32 word_nbytes) {
-  u32 fault = fault_if(has_wrong_entry(room, num_words, word_nbytes), kOfIndex);
-  if (threadIdx.x >= blockDim.x - 32)
-    fault =
-        min(fault, fault_if(has_wrong_extension(room, num_blocks_of(num_words, room.block_words())), kOfExtensions));
+// The rest of step 7, and step 8.
+DEV u32 index_fault(const u8* frame, const HeaderRoom& room, u32 nbytes, const Place& place) {
+  u32 fault = fault_if(has_wrong_entry(room, place), kOfIndex);
+  if (threadIdx.x >= blockDim.x - 32) {
+    u32 num_blocks = (place.num_words + room.block_words() - 1) / room.block_words();
+    fault = min(fault, fault_if(has_wrong_extension(room, num_blocks), kOfExtensions));
+  }
   u64 data_end = room.header_nbytes() + room.data_nbytes();
   if (data_end + room.padding_nbytes() > nbytes) return min(fault, fault_of(kOfEnd, kTruncated));
   u32 begin = (u32)data_end, end = begin + room.padding_nbytes(), other = 0;

@@ -14,34 +14,16 @@
 //   Grid (frames, 1, 1), kEncoders threads. Shared memory: 64 bytes for each KiB of a page, and kPageRoom.
 #pragma once
 #include "encode.cuh"
+#include "labels.cuh"
 
 constexpr u32 kPageHeader = 160;  // fixed part, one dimension, one entry of the index, the encoder's number
 constexpr u32 kPageAlignment = 32;
 constexpr u32 kHeaderWords = 17, kIndexWords = 3;  // of 8 bytes: what each checksum is of
-constexpr u64 kMagic = 0x0a1a0a0d46575493;
 constexpr u64 kEncoderTag = 1, kEncoderNumber = 2;
 constexpr u32 kMessage = kHashPad / 8;
 
 // Bytes of each warp's list of escapes. The sums of the block take their place, 64 bytes for each KiB of it.
 constexpr u32 kPageList = 1024, kPageRoom = encode_room_nbytes(kPageList);
-
-// The dtype's name in a header.
-template <class L>
-FOLDED u64 dtype_name() {
-  if (L::NBYTES == 2) return L::EXPONENT_BITS == 8 ? 0x36314642 : 0x363146;  // BF16, F16
-  return L::EXPONENT_BITS == 4 ? 0x334d34455f3846 : 0x324d35455f3846;        // F8_E4M3, F8_E5M2
-}
-
-// Bytes 24 to 31 of a header.
-template <class L>
-FOLDED u64 layout_bytes() {
-  u64 split_float = 1, ordered = 1, bits = 8 * L::NBYTES;
-  return L::NBYTES | L::EXPONENT_BITS << 8 | L::REST_BITS << 16 | split_float << 24 | ordered << 32 | bits << 48;
-}
-
-DEV u64 page_id(const u8* page_ids, u32 number, u32 id_nbytes) {
-  return id_nbytes == 8 ? ((const u64*)page_ids)[number] : (u64)(long long)((const int*)page_ids)[number];
-}
 
 // The header, by one warp: all its hashes and the frame's, from the sums of content and block. Hashes that need nothing
 // of each other are made side by side, by eight lanes each. `messages` has room for three.

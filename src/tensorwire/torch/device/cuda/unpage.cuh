@@ -2,17 +2,14 @@
 //
 // unpage<L, WHOLE>: a CTA checks a frame, all of it, and then decodes it. A page whose frame is refused is not written.
 //   L            Bf16, F16, F8E4M3 or F8E5M2
-//   WHOLE        whether a page has a multiple of 256 words
+//   WHOLE        whether each page begins at a multiple of 16 bytes and has whole runs
 //   frames       u8: the slots, `stride` bytes from one to the next, each at a multiple of 16; a frame begins where its
 //                slot does, and bytes may follow it
 //   stride       u32: bytes
 //   slot_nbytes  u32: what there is to read of a slot, a multiple of 32
-//   page_ids     u32: where the page of each slot goes; 32 or 64 bits, with a sign
-//   id_nwords    u32: 1 or 2
-//   pool         u8: the pages, one behind the other, at a multiple of 16 bytes
-//   num_pages    u32
-//   page_words   u32: at most 65,536
-//   label0 to label2  u32: the dtype's name, with zeros behind it
+//   page_ids     i32 or i64, as id_nbytes says: where the page of each slot goes
+//   pool         u8: num_pages pages, one behind the other; WHOLE: at a multiple of 16 bytes
+//   page_words   u32: 1 to 65,536
 //   status       int: for each slot, how its frame was read (status.h)
 //   Grid (slots, 1, 1), 256 threads, no dynamic shared memory.
 //
@@ -22,6 +19,7 @@
 #pragma once
 #include "copy.cuh"
 #include "header.cuh"
+#include "labels.cuh"
 #include "numbers.cuh"
 #include "words.cuh"
 
@@ -35,7 +33,7 @@ enum Coding : u32 { kRefused, kStored, kConstant, kTier };
 // A block of a page.
 struct PageBlock {
   const u8* begin;
-  u32 nbytes, first, n;  // the number of its first word in the page, and how many there are
+  u32 nbytes, n;  // how many words it has
 
   METHOD const u32* words() const { return (const u32*)begin; }
 };
@@ -53,17 +51,16 @@ struct Coded {
 template <class L>
 struct OneTier {
   static constexpr int WIDTH = L::EXPONENT_BITS == 8 ? 4 : 3;
-  static constexpr u32 VARIANT = WIDTH == 4 ? 0 : 1, DESCRIPTOR = 15;
+  static constexpr u32 VARIANT = WIDTH == 4 ? 0 : 1, DESCRIPTOR = 15, STEPS = WIDTH == 4 ? 2 : 1;
   static METHOD u32 digits_at(u32 n) { return field_nwords(n, L::REST_BITS); }
   static METHOD u32 bytes_at(u32 n) { return digits_at(n) + field_nwords(n, WIDTH); }
 };
 
-template <class L>
-DEV PageBlock block_of(const u8* blocks, const HeaderRoom& room, u32 number, u32 page_words) {
-  u32 unit = room.unit_log2(), block_words = room.block_words(), place = room.place(number);
-  u32 first = number * block_words, n = words_of(number, page_words, block_words);
+// The block whose first word has that number in the page.
+DEV PageBlock block_at(const u8* blocks, const HeaderRoom& room, u32 number, u32 first, u32 page_words) {
+  u32 unit = room.unit_log2(), place = room.place(number), n = min(page_words - first, room.block_words());
   u32 next = first + n < page_words ? room.place(number + 1) : (u32)(room.data_nbytes() >> unit);
-  return {blocks + ((u64)place << unit), (next - place) << unit, first, n};
+  return {blocks + ((u64)place << unit), (next - place) << unit, n};
 }
 
 // Read a descriptor. What is wrong with it goes to `fault`; then the coding is kRefused.
@@ -106,17 +103,19 @@ DEV void escapes_in_lane(u32* escapes, const u32* digits, u32 n, u32 run) {
   }
 }
 
-// Escapes in four words of the leading plane of a full run, which begin with word j.
+// Escapes in eight words of the leading plane of a full run, which begin with word j.
 template <int W>
-DEV u32 escapes_in_quad(const u32* digits, u32 n, u32 run, u32 j) {
-  u32 words[4], third[4], found = 0;
+DEV u32 escapes_in_words(const u32* digits, u32 n, u32 run, u32 j) {
+  u32 words[8], third[8], found = 0;
   load_words<4>(words, digits + run * (8 * leading(W)) + j);
-  if (W == 3) load_words<4>(third, digits + (n >> 8) * 16 + run * 8 + (j & 7));
+  load_words<4>(words + 4, digits + run * (8 * leading(W)) + j + 4);
+  if (W == 3) load_words<4>(third, digits + (n >> 8) * 16 + run * 8);
+  if (W == 3) load_words<4>(third + 4, digits + (n >> 8) * 16 + run * 8 + 4);
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < 8; i++) {
     u32 pairs = words[i] & words[i] >> 1;
     if (W == 4)
-      found += pairs & pairs >> 2 & 0x11111111u;
+      found += pairs & pairs >> 2 & 0x11111111u;  // up to 8 in each of 4 bits
     else
       found += __popc(pairs & third[i] >> (j >> 3) & 0x55555555u);
   }
@@ -127,13 +126,13 @@ DEV u32 escapes_in_quad(const u32* digits, u32 n, u32 run, u32 j) {
 // How many words of each run escape.
 template <int W, bool WHOLE>
 DEV void count_escapes_of_runs(const u32* digits, u32 n, u16* counts) {
-  constexpr u32 LANES = WHOLE ? 2 * leading(W) : 32;
+  constexpr u32 LANES = WHOLE ? leading(W) : 32;
   u32 runs = num_runs(n), lane = threadIdx.x % LANES;
 #pragma unroll 1
   for (u32 first = 0; first < runs; first += kThreads / LANES) {
     u32 run = first + threadIdx.x / LANES, found = 0;
     if (WHOLE) {
-      found = escapes_in_quad<W>(digits, n, min(run, runs - 1), 4 * lane);
+      found = escapes_in_words<W>(digits, n, min(run, runs - 1), 8 * lane);
 #pragma unroll
       for (u32 other = 1; other < LANES; other *= 2) found += __shfl_xor_sync(kAll, found, other);
     } else {
@@ -215,14 +214,14 @@ DEV u32 block_fault(const PageBlock& block, u32 number, HeaderRoom& room, u64* s
     count_escapes_of_runs<Tier::WIDTH, WHOLE>(block.words() + Tier::digits_at(block.n), block.n, before);
   if (coded.coding() != kRefused) fault = min(fault, fault_if(!is_sound<L, WHOLE>(block, coded), kOfBlock));
   __syncthreads();
+  if (warp == 1 && coded.coding() == kTier)
+    fault = min(fault, fault_if(add_up_runs(before, num_runs(block.n)) != coded.escapes(), kOfBlock));
   if (warp == 0) {
     u64 hash = hash_of_sums(sums, hash_padded(block.nbytes), last_of(block.begin, block.nbytes));
     if (threadIdx.x == 0) {
       fault = min(fault, fault_if((u32)hash != room.checksum_of(number), kOfBlockSum));
       room.checksum_of(number) = coded.packed;
     }
-  } else if (warp == 1 && coded.coding() == kTier) {
-    fault = min(fault, fault_if(add_up_runs(before, num_runs(block.n)) != coded.escapes(), kOfBlock));
   }
   return fault;
 }
@@ -319,7 +318,7 @@ DEV void decode_block(const PageBlock& block, Coded coded, const u16* before, u8
       fill_bytes(words, pattern, pattern, nbytes, L::NBYTES, threadIdx.x, kThreads);
   } else {
     if (WHOLE)
-      decode_whole<L, Tier::WIDTH, 2>(block.words(), block.n, coded.lo(), 0, block.n >> 8, words);
+      decode_whole<L, Tier::WIDTH, Tier::STEPS>(block.words(), block.n, coded.lo(), 0, block.n >> 8, words);
     else
       decode_groups<L>(block, coded.lo(), words);
     __syncthreads();
@@ -329,60 +328,47 @@ DEV void decode_block(const PageBlock& block, Coded coded, const u16* before, u8
 
 // Pages -------------------------------------------------------------------------------------------------------------
 
-// Whether the frame is one of a page of this kind, and one that is decoded here.
-template <class L>
-DEV u32 place_fault(const HeaderRoom& room, u32 slot_nbytes, u32 page_words, u64 label_low, u64 label_high) {
-  constexpr u64 LAYOUT = L::NBYTES | L::EXPONENT_BITS << 8 | L::REST_BITS << 16 | 1 << 24 | 1ull << 32;
-  u64 others = (room.head[4] ^ label_low) | (room.head[5] ^ label_high) | (room.bits() ^ 8 * L::NBYTES);
-  if (others | (room.content_nbytes() ^ page_words * L::NBYTES)) return fault_of(kOfPlace, kAnotherTensor);
-  if (room.features()) return fault_of(kOfPlace, kBaseMismatch);
-  if (room.header_nbytes() > slot_nbytes) return fault_of(kOfPlace, kTruncated);
-  return room.layout() != LAYOUT || room.index_nbytes == kNotCopied ? fault_of(kOfKernel, kHostOnly) : kNoneFails;
-}
-
 template <class L, bool WHOLE>
-GLOBAL void BOUNDS(kThreads, 3)
-    unpage(const u8* __restrict__ frames, u32 stride, u32 slot_nbytes, const u32* __restrict__ page_ids, u32 id_nwords,
-           u8* __restrict__ pool, u32 num_pages, u32 page_words, u32 label0, u32 label1, u32 label2,
-           int* __restrict__ status) {
+GLOBAL void BOUNDS(kThreads, 4)
+    unpage(const u8* __restrict__ frames, u32 stride, u32 slot_nbytes, const u8* __restrict__ page_ids, u32 id_nbytes,
+           u8* pool, u32 num_pages, u32 page_words, int* status) {
   SHARED_ARRAY(HeaderRoom, rooms, 1);
   SHARED_ARRAY(u64, sums, 8 * kMostPieces);
   SHARED_ARRAY(u16, before, kMostRuns);
   HeaderRoom& room = rooms[0];
-  u32 slot = blockIdx.x, page = page_ids[slot * id_nwords], upper = id_nwords == 2 ? page_ids[slot * 2 + 1] : 0;
+  u32 slot = blockIdx.x;
+  u64 page = page_id(page_ids, slot, id_nbytes);
   const u8* frame = frames + (u64)slot * stride;
-  if (page >= num_pages || upper) {
+  if (page >= num_pages) {
     if (threadIdx.x == 0) status[slot] = kAnotherTensor;
     return;
   }
   copy_header(frame, slot_nbytes, room);
   __syncthreads();
-  u32 fault = header_fault(room, slot_nbytes);
-  if (threadIdx.x == 0)
-    fault = min(fault, place_fault<L>(room, slot_nbytes, page_words, pair64(label0, label1), label2));
-  tell(fault, room);
+  Place place = {{dtype_name<L>(), 0}, layout_bytes<L>(), page_words, L::NBYTES};
+  tell(header_fault(room, slot_nbytes, place), room);
   __syncthreads();
   u32 verdict = room.verdict;
   __syncthreads();
-  if (verdict == kNoneFails) tell(index_fault(frame, room, slot_nbytes, page_words, L::NBYTES), room);
+  if (verdict == kNoneFails) tell(index_fault(frame, room, slot_nbytes, place), room);
   __syncthreads();
   verdict = room.verdict;
-  u32 num_blocks = verdict == kNoneFails ? num_blocks_of(page_words, room.block_words()) : 0;
   const u8* blocks = frame + room.header_nbytes();
+  u32 words_to_check = verdict == kNoneFails ? page_words : 0;
 #pragma unroll 1
-  for (u32 number = 0; number < num_blocks; number++) {
-    PageBlock block = block_of<L>(blocks, room, number, page_words);
+  for (u32 number = 0, first = 0; first < words_to_check; number++, first += room.block_words()) {
+    PageBlock block = block_at(blocks, room, number, first, page_words);
     __syncthreads();
-    tell(block_fault<L, WHOLE>(block, number, room, sums, before + (block.first >> 8)), room);
+    tell(block_fault<L, WHOLE>(block, number, room, sums, before + (first >> 8)), room);
   }
   __syncthreads();
   verdict = room.verdict;
   if (threadIdx.x == 0) status[slot] = status_of(verdict);
   if (verdict != kNoneFails) return;
+  u8* words = pool + page * page_words * L::NBYTES;
 #pragma unroll 1
-  for (u32 number = 0; number < num_blocks; number++) {
-    PageBlock block = block_of<L>(blocks, room, number, page_words);
-    decode_block<L, WHOLE>(block, {room.checksum_of(number)}, before + (block.first >> 8),
-                           pool + ((u64)page * page_words + block.first) * L::NBYTES);
+  for (u32 number = 0, first = 0; first < page_words; number++, first += room.block_words()) {
+    PageBlock block = block_at(blocks, room, number, first, page_words);
+    decode_block<L, WHOLE>(block, {room.checksum_of(number)}, before + (first >> 8), words + first * L::NBYTES);
   }
 }

@@ -74,29 +74,14 @@ DEV void begin_work(Work& work, const NewFrame* frames, const u32* item) {
   if (threadIdx.x == 0) work.tensor = item[0], work.item = item[1];
 }
 
-// Those of hash.cuh, of bytes at a multiple of 8 of which there may be any number.
-DEV void sums_of(const u8* bytes, u32 nbytes, u64* sums) {
-  nbytes % 8 ? hash_sums<false>(bytes, nbytes, kWritingWarps, sums) : hash_sums(bytes, nbytes, kWritingWarps, sums);
-}
-
-DEV u64 hash_of(const u8* bytes, u32 nbytes, const u64* sums) {
-  return hash_of_sums(sums, hash_padded(nbytes), nbytes % 8 ? last_of<false>(bytes, nbytes) : last_of(bytes, nbytes));
-}
-
 DEV void write_leaf(const NewFrame& frame, u32 leaf, u64* leaves, u64* sums) {
   const u8* content = (const u8*)frame.content + (u64)leaf * kLeafNbytes;
   u32 nbytes = (u32)min(frame.nbytes - (u64)leaf * kLeafNbytes, (u64)kLeafNbytes), t = threadIdx.x;
-  sums_of(content, nbytes, sums);
+  hash_sums(content, nbytes, kWritingWarps, sums);
   __syncthreads();
   if (t >= 32) return;
-  u64 hash = hash_of(content, nbytes, sums);
+  u64 hash = hash_of_sums(sums, hash_padded(nbytes), last_of(content, nbytes));
   if (t < 2) leaves[frame.leaves + 1 + 2 * leaf + t] = hash;
-}
-
-// Copy a block to its place: `nbytes` of it, and zeros up to its size.
-DEV void copy_block(const Work& work, const u8* bytes, u32 nbytes, u32 size) {
-  copy_bytes(work.at(), bytes, nbytes, threadIdx.x, kWriters);
-  if (threadIdx.x < size - nbytes) work.at()[nbytes + threadIdx.x] = 0;
 }
 
 template <class ENCODER>
@@ -123,25 +108,27 @@ GLOBAL void BOUNDS(kWriters, 3)
   if (t == 0 && work.item) tell(work.end(ends), told(block.nbytes, kOwn));
   __syncthreads();
   bool left = !block.stored && block.nbytes > room;
-  auto find_place = [&] {
+  const u8* bytes = block.stored ? work.words(W) : coded;
+  if (!left) hash_sums(bytes, block.nbytes, kWritingWarps, sums);
+  __syncthreads();
+  if (t < 32) {
     u64 place = work.item ? end_before(ends + work.frame.ends, work.item) : first_place(work.frame, block.stored);
     if (t == 0) work.place = place, tell(work.end(ends), place + told(block.nbytes, left ? kLeft : 0));
-  };
-  if (left) {
-    if (t < 32) find_place();
-    return;
-  }
-  const u8* bytes = block.stored ? work.words(W) : coded;
-  hash_sums(bytes, block.nbytes, kWritingWarps, sums);
-  __syncthreads();
-  if (t < 32) find_place();
-  if (t / 32 == 1) {
+  } else if (t < 64 && !left) {
     u64 hash = hash_of_sums(sums, hash_padded(block.nbytes), last_of(bytes, block.nbytes));
     if (t == 32) work.checksum = (u32)hash;
   }
   __syncthreads();
-  if (!work.fits(block.nbytes)) return;
-  copy_block(work, bytes, block.nbytes, block.nbytes);
+  if (left || !work.fits(block.nbytes)) return;
+  if (block.stored) {
+    copy_pieces<uint4>(work.at(), bytes, block.nbytes, t, kWriters);
+  } else {
+    u8* to = kept(work.at() + 16 * t);
+    const u8* from = coded + 16 * t;
+#pragma unroll 4
+    for (u32 i = 16 * t; i < block.nbytes; i += 16 * kWriters, to += 16 * kWriters, from += 16 * kWriters)
+      *(uint4*)to = *(const uint4*)from;
+  }
   if (t == 0) work.write_entry(block.stored);
 }
 
@@ -177,11 +164,14 @@ GLOBAL void BOUNDS(kWriters, 3)
     if (!work.fits(block.nbytes)) continue;
     u32 nbytes = block.stored ? n * W : block.nbytes;
     const u8* bytes = block.stored ? words : work.at();
-    sums_of(bytes, nbytes, (u64*)shared);
+    hash_sums(bytes, nbytes, kWritingWarps, (u64*)shared);
     __syncthreads();
-    if (block.stored) copy_block(work, words, nbytes, raw);
+    if (block.stored) {
+      copy_bytes(work.at(), words, nbytes, threadIdx.x, kWriters);
+      if (threadIdx.x < raw - nbytes) work.at()[nbytes + threadIdx.x] = 0;
+    }
     if (threadIdx.x >= 32) continue;
-    u64 hash = hash_of(bytes, nbytes, (u64*)shared);
+    u64 hash = hash_of_sums((u64*)shared, hash_padded(nbytes), last_of(bytes, nbytes));
     if (threadIdx.x == 0) work.checksum = (u32)hash, work.write_entry(block.stored);
   }
 }

@@ -7,6 +7,7 @@ import torch
 from ....errors import UnsupportedTensorError
 from .kept import driver_of
 from .new_frames import CODINGS
+from .page_reading import decode_pages
 from .page_writing import MOST_WORDS, encode_pages, frame_nbytes, slot_nbytes
 
 _ROOM = (0.05, 0.02)
@@ -17,11 +18,11 @@ class DevicePages:
 
     The size of a frame is known before any page is encoded, so that a transfer of frames needs no sizes. A frame is one
     block of profile `resident`, with header, index, checksums and the content hash, which any reader of frames takes.
-    On a CUDA device one kernel encodes all pages of a call, on the current stream; the host waits for nothing, and no
-    memory is allocated. On the CPU the core does. The frames of both have the same content and the same size; their
-    bytes may differ. Immutable: serves many threads at once.
+    On a CUDA device one kernel encodes all pages of a call, or decodes them, on the current stream; the host waits for
+    nothing, and no memory is allocated. On the CPU the core does. The frames of both have the same content and the same
+    size; their bytes may differ. Immutable: serves many threads at once.
 
-    In a graph, make a call once before one is captured, so that the kernel is compiled. Replays encode what pool,
+    In a graph, make a call once before one is captured, so that the kernel is compiled. Replays take what pool,
     page_ids and slots hold by then.
 
     Attributes:
@@ -78,6 +79,28 @@ class DevicePages:
             ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
-        encode_pages(
-            pool, page_ids, out, sizes, self.page_words, self.dtype, self.frame_nbytes, driver_of(pool.device)
-        )
+        encode_pages(pool, page_ids, out, sizes, self.page_words, self.dtype, self.frame_nbytes, driver_of(pool.device))
+
+    def decode(self, frames: torch.Tensor, pool: torch.Tensor, page_ids: torch.Tensor, status: torch.Tensor) -> None:
+        """Decode the frame of each slot into a page of the pool, in place.
+
+        All of a frame is checked first: header, index and blocks, with their checksums. A page whose frame is refused
+        is left as it is. The content hash is not compared: checksums find damage, the hash would find a wrong encoder.
+        Any frame of such a page is taken, also one of the host: with other alignments, or of several blocks. On a CUDA
+        device its blocks must be stored, constant, or as profile `resident` has them; the status of other frames is
+        HOST_ONLY. The core decodes all of them.
+
+        Args:
+            frames: uint8, (count, slot), on the pool's device, at multiples of 16 bytes on a CUDA device. A frame
+                begins where its slot does; bytes may follow it. They are only read.
+            pool: (num_pages, ...), contiguous, of `dtype`, `page_words` elements a page.
+            page_ids: int32 or int64, (count,), on that device: which page each slot goes to. No two are the same.
+            status: int32, (count,), on that device: gets a `Status` for each slot, which `raise_for` makes an error of.
+                It is ANOTHER_TENSOR where the frame is one of another dtype or size, or where the pool has no such
+                page.
+
+        Raises:
+            ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then.
+            RuntimeError: the device is no CPU and has no NVRTC.
+        """
+        decode_pages(frames, pool, page_ids, status, self.page_words, self.dtype, driver_of(pool.device))
