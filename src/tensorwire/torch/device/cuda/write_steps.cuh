@@ -23,12 +23,9 @@ COLD void write_leaf_of(const Work* work, u64* leaves, u64* sums) {
   write_leaf(frame, work->item & ~kBaseLeaf, leaves, sums);
 }
 
-COLD void sums_of_stored(const u8* words, u32 nbytes, u64* sums) { sums_of(words, nbytes, sums); }
-
-COLD u64 hash_of_stored(const u8* words, u32 nbytes, u64* sums) { return hash_of(words, nbytes, sums); }
-
-COLD void copy_stored(const Work* work, const u8* words, u32 nbytes) {
-  copy_block(*work, words, nbytes, (u32)aligned(nbytes));
+COLD void copy_stored(const Work* work, const u8* words, u32 nbytes, u32 size) {
+  copy_bytes(work->at(), words, nbytes, threadIdx.x, kWriters);
+  if (threadIdx.x < size - nbytes) work->at()[nbytes + threadIdx.x] = 0;
 }
 
 template <class L>
@@ -54,28 +51,21 @@ GLOBAL void BOUNDS(kWriters, 4) write_steps(const NewFrame* __restrict__ frames,
   u32 nbytes = stored ? work.num_words(W) * W : change.nbytes, size = (u32)aligned(nbytes);
   if (t == 0 && work.item) tell(work.end(ends), told(size, kOwn));
   __syncthreads();
-  const u8* block = (const u8*)shared->block;
-  if (stored)
-    sums_of_stored(work.words(W), nbytes, sums);
-  else if (nbytes)
-    hash_sums(block, nbytes, kWritingWarps, sums);
+  const u8* bytes = stored ? work.words(W) : (const u8*)shared->block;
+  if (nbytes) hash_sums(bytes, nbytes, kWritingWarps, sums);
   __syncthreads();
   if (!stored && t >= 64) return;  // two warps do the rest
   if (t < 32) {
     u64 place = work.item ? end_before(ends + work.frame.ends, work.item) : first_place(work.frame, stored);
     if (t == 0) work.place = place, tell(work.end(ends), place + told(size, 0));
   } else if (t < 64) {
-    u64 hash = 0;
-    if (stored)
-      hash = hash_of_stored(work.words(W), nbytes, sums);
-    else if (nbytes)
-      hash = hash_of_sums(sums, hash_padded(nbytes), last_of(block, nbytes));
+    u64 hash = nbytes ? hash_of_sums(sums, hash_padded(nbytes), last_of(bytes, nbytes)) : 0;
     if (t == 32) work.checksum = (u32)hash;
   }
   __syncthreads();
   if (!work.fits(size)) return;
   if (t == 0) work.write_entry(stored);
-  if (stored) return copy_stored(&work, work.words(W), nbytes);
+  if (stored) return copy_stored(&work, bytes, nbytes, size);
 #pragma unroll 1
-  for (u32 i = t; i < nbytes / 16; i += 64) ((uint4*)work.at())[i] = ((const uint4*)block)[i];
+  for (u32 i = t; i < nbytes / 16; i += 64) ((uint4*)work.at())[i] = ((const uint4*)shared->block)[i];
 }
