@@ -15,6 +15,7 @@ from .new_frames import CODINGS, Known, NewFrames
 if TYPE_CHECKING:
     from ....codec import Profile
 
+_PROFILES = ("resident", "fast")
 _ALIGNMENT = 16  # of tensors and slots, for kernels
 
 
@@ -45,7 +46,9 @@ def encode_into(
             a slot may hold anything.
         sizes: int64, (count,), on the same device: gets the bytes of each frame, and 0 for one that is larger than its
             slot.
-        profile: of the frames; "fast" with `base`, "resident" without.
+        profile: of the frames; "fast" with `base`. A device encodes plain frames in "fast" with one tier shape for each
+            dtype, without the kinds for zeros and for words that lie close together, so that they are larger than the
+            host's.
         base: what each tensor is relative to: as many tensors of the same dtypes and shapes, on the same device. They
             may be the tensors themselves, or overlap them. A slot then takes 8 bytes more for each 32,768 elements.
         hashes: uint8, (count, 16), on the same device: the content hashes of the tensors, if they are known, as bytes.
@@ -103,11 +106,8 @@ def _check(
 def _check_bases(
     tensors: list[torch.Tensor], bases: list[torch.Tensor] | None, profile: str, base_hashes: torch.Tensor | None
 ) -> None:
-    if profile != ("resident" if bases is None else "fast"):
-        raise ValueError(
-            f"expected profile 'resident' for plain frames and 'fast' for relative ones, got {profile!r} "
-            f"{'without' if bases is None else 'with'} a base"
-        )
+    if profile not in _PROFILES or (bases is not None and profile != "fast"):
+        raise ValueError(f"expected profile {' or '.join(_PROFILES)}, and fast with a base, got {profile!r}")
     if bases is None:
         if base_hashes is not None:
             raise ValueError("expected a base with base_hashes, got none; leave base_hashes out")

@@ -30,6 +30,7 @@ _FINISH_NBYTES = _SUMS_NBYTES + 768  # finish_frames.cuh
 _STEPS_NBYTES = 47_712  # SparseShared of encode_sparse.cuh
 _STEPS_WORDS = 32_768  # of a block of a relative frame
 _ENCODER_NBYTES = 3248  # of shared memory: counters, and lists of escapes (encode.cuh)
+_STATIC_NBYTES = 128  # that write_blocks.cuh takes besides
 _ESCAPES = 16
 """A block of which more words than one in so many escape does not fit into shared memory, and is encoded twice."""
 _MOST_DATA_NBYTES = ((1 << 31) - 1) * 32  # whose places an index can tell
@@ -46,19 +47,20 @@ class Coding(NamedTuple):
     Attributes:
         name: of the dtype in the format.
         layout: of its words, as kernels call it.
-        bits: of a word in a block, without escapes.
+        bits, fast_bits: of a word in a block: in profile resident without escapes, in profile fast usually.
     """
 
     name: str
     layout: str
     bits: int
+    fast_bits: int
 
 
 CODINGS = {
-    torch.bfloat16: Coding("BF16", "Bf16", 12),
-    torch.float16: Coding("F16", "F16", 14),
-    torch.float8_e4m3fn: Coding("F8_E4M3", "F8E4M3", 7),
-    torch.float8_e5m2: Coding("F8_E5M2", "F8E5M2", 6),
+    torch.bfloat16: Coding("BF16", "Bf16", 12, 11),
+    torch.float16: Coding("F16", "F16", 14, 14),
+    torch.float8_e4m3fn: Coding("F8_E4M3", "F8E4M3", 7, 7),
+    torch.float8_e5m2: Coding("F8_E5M2", "F8E5M2", 6, 6),
 }
 
 
@@ -113,7 +115,9 @@ class NewFrames:
             self._copied.record(torch.cuda.current_stream(slots[0].device))
         frames, on_device, *groups = self._data.split([*map(len, parts)])
         self._writers = [
-            (_StepsWriter if relative else _Writer)(driver, dtype, infos, frames, group)
+            _StepsWriter(driver, dtype, infos, frames, group)
+            if relative
+            else _Writer(driver, dtype, profile, infos, frames, group)
             for dtype, group in zip(items, groups, strict=True)
             if len(group)
         ]
@@ -207,35 +211,43 @@ class _Writer:
     """What writes the blocks of the tensors of a dtype."""
 
     def __init__(
-        self, driver: Driver, dtype: torch.dtype, infos: Sequence[FrameInfo], frames: torch.Tensor, items: torch.Tensor
-    ) -> None:
+        self, driver: Driver, dtype: torch.dtype, profile: Profile, infos: Sequence[FrameInfo], frames: torch.Tensor,
+        items: torch.Tensor,
+    ) -> None:  # fmt: skip
         coding = CODINGS[dtype]
         words = max(
             min(info.block_words, info.uncompressed_nbytes // info.layout.word_nbytes)
             for info in infos
             if info.dtype == coding.name
         )
-        raw = words * dtype.itemsize
-        streams = words * coding.bits // 8 + words // _ESCAPES + 64  # 64: short runs, descriptor, alignment
-        hashed = max(_ENCODER_NBYTES, -(-min(streams, raw) // _PIECE_NBYTES) * _SUMS_OF_PIECE_NBYTES)
-        room = -(-min(streams, raw) // 32) * 32
+        header, encoder, bits, own = "write_blocks.cuh", "Resident", coding.bits, _ENCODER_NBYTES
+        if profile == "fast":
+            header, encoder, bits, own = "write_fast.cuh", "Fast", coding.fast_bits, _tiers_nbytes(words)
+        # At most. 64: short runs, descriptor, alignment.
+        streams = min(words * bits // 8 + words // _ESCAPES + 64, words * dtype.itemsize)
+        hashed = max(own, -(-streams // _PIECE_NBYTES) * _SUMS_OF_PIECE_NBYTES)
+        room = min(-(-streams // 32) * 32, (driver.shared_nbytes - _STATIC_NBYTES - hashed) // 32 * 32)
         self._num_items = len(items)
         self._most_blocks = driver.num_processors * _AT_ONCE
-        encoder = f"Resident<{coding.layout}>"
         tables = {"frames": frames, "items": items, "ends": frames}
         self._blocks = PackedKernel(
-            driver, Kernel("write_blocks.cuh", f"write_blocks<{encoder}>"), _THREADS, max(hashed + room, _SUMS_NBYTES),
-            **tables, leaves=frames, tickets=frames, hashed=hashed, room=room,
+            driver, Kernel(header, f"write_blocks<{encoder}<{coding.layout}>>"), _THREADS,
+            max(hashed + room, _SUMS_NBYTES), **tables, leaves=frames, tickets=frames, hashed=hashed, room=room,
         )  # fmt: skip
         self._others = PackedKernel(
-            driver, Kernel("write_blocks.cuh", f"write_others<{encoder}>"), _THREADS, _SUMS_NBYTES, **tables,
-            count=len(items),
+            driver, Kernel(header, f"write_others<{encoder}<{coding.layout}>>"), _THREADS, max(own, _SUMS_NBYTES),
+            **tables, count=len(items),
         )  # fmt: skip
 
     def launch(self, stream: int, tickets: torch.Tensor, ends: torch.Tensor, leaves: torch.Tensor) -> None:
         at = ends.data_ptr()
         self._blocks.launch(stream, self._num_items, ends=at, leaves=leaves.data_ptr(), tickets=tickets.data_ptr())
         self._others.launch(stream, min(self._num_items, self._most_blocks), ends=at)
+
+
+def _tiers_nbytes(words: int) -> int:
+    """tiers_room_nbytes of encode_tiers.cuh."""
+    return 4 * (300 + 256 + 16 + 64) + -(-words // 256) * 256 + 16
 
 
 class _StepsWriter:
