@@ -44,13 +44,13 @@ GLOBAL void BOUNDS(kWriters, 3)
   u32 num_words = frame.index_at / 8;
   if (t < kHeaderNbytes / 8) header[t] = t < num_words ? headers[frame.header + t] : 0;
   __syncthreads();
-  u64 hash, checksum;
+  u32 leaves_nbytes = 16 * (u32)((frame.nbytes + kLeafNbytes - 1) / kLeafNbytes);
+  u64 hash;
   if (hashes)
     hash = hashes[2 * blockIdx.x + (t & 1)];
   else
-    hash = hash_by_block<kMostPieces>((const u8*)message, 8 + 16 * (u32)((frame.nbytes + kLeafNbytes - 1) / kLeafNbytes),
-                                      kWritingWarps, sums);
-  checksum = hash_by_block<kMostPieces>(slot + frame.index_at, (u32)begin - frame.index_at, kWritingWarps, sums);
+    hash = hash_by_block<kWritingWarps>((const u8*)message, 8 + leaves_nbytes, sums);
+  u64 checksum = hash_by_block<kWritingWarps>(slot + frame.index_at, (u32)begin - frame.index_at, sums);
   if (t >= 32) return;
   if (t < 2) header[kFieldContentHash + t] = hash;
   if (t == 0) {

@@ -176,7 +176,7 @@ GLOBAL void BOUNDS(kRelativeThreads, 1)
   Opened* own = shared_opened;
   u32 t = threadIdx.x;
   for (u32 i = t; i < kHeaderRoom / 8; i += kRelativeThreads)
-    header_words[i] = 8 * i < kMostHeader ? eight_of(frame, (u32)min(pair.room, (u64)kMostHeader), 8 * i) : 0;
+    header_words[i] = 8 * i < kMostHeader ? hashed_at(frame, 8 * i, (u32)min(pair.room, (u64)kMostHeader)) : 0;
   if (t == 0) *own = {}, said[1] = kDone;
   __syncthreads();
   if (t == 0) {
