@@ -72,6 +72,6 @@ def encode_pages(
     packed = PackedKernel(
         driver, kernel, _THREADS, shared_nbytes, pool=pool, page_ids=page_ids, out=out, sizes=sizes,
         num_pages=len(pool), page_words=page_words, id_nbytes=page_ids.element_size(), slot_stride=out.stride(0),
-        slot_nbytes=out.shape[1], frame_nbytes=nbytes,
+        slot_nbytes=min(out.shape[1], slot_nbytes(page_words, dtype)), frame_nbytes=nbytes,
     )  # fmt: skip
     packed.launch(driver.stream(), len(out))
