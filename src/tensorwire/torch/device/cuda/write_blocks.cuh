@@ -12,9 +12,9 @@
 //   hashed   bytes of shared memory for the encoder, and then for hashes of what it has encoded
 //   room     bytes of shared memory behind that, for the block; a multiple of 32
 // Grid of the first: as many blocks as items, of kWriters threads; shared memory: hashed + room, and kSumsNbytes at
-// least. Of the second: any number of blocks; kSumsNbytes.
+// least. Of the second: any number of blocks; what the encoder needs, and kSumsNbytes at least.
 //
-// An encoder has WORD_NBYTES, and encodes n words at a multiple of 16 bytes, as encode_block of encode.cuh does; WHOLE
+// An encoder has WORD_NBYTES and AT_ONCE, how many blocks of threads a processor has at once, and encodes n words at a multiple of 16 bytes, as encode_block of encode.cuh does; WHOLE
 // says that n is a multiple of 256:
 //   Encoded encode<WHOLE>(const u8* words, u32 n, u8* out, u32 capacity, u8* shared)
 #pragma once
@@ -27,7 +27,7 @@ constexpr u32 kListNbytes = 256;  // of shared memory, for escapes of a warp
 
 template <class L>
 struct Resident {
-  static constexpr u32 WORD_NBYTES = L::NBYTES;
+  static constexpr u32 WORD_NBYTES = L::NBYTES, AT_ONCE = 3;
 
   template <bool WHOLE>
   DEV Encoded encode(const u8* words, u32 n, u8* out, u32 capacity, u8* shared) {
@@ -41,6 +41,7 @@ struct Resident {
 struct Work {
   NewFrame frame;
   u64 place;     // where the block begins
+  u32 tensor;    // its number
   u32 item;      // the block, or a leaf
   u32 checksum;  // of the block
 
@@ -70,36 +71,21 @@ struct Work {
 DEV void begin_work(Work& work, const NewFrame* frames, const u32* item) {
   const u64* from = (const u64*)(frames + item[0]);
   if (threadIdx.x < sizeof(NewFrame) / 8) ((u64*)&work.frame)[threadIdx.x] = from[threadIdx.x];
-  if (threadIdx.x == 0) work.item = item[1];
-}
-
-// Those of hash.cuh, of bytes at a multiple of 8 of which there may be any number.
-DEV void sums_of(const u8* bytes, u32 nbytes, u64* sums) {
-  nbytes % 8 ? hash_sums<false>(bytes, nbytes, kWritingWarps, sums) : hash_sums(bytes, nbytes, kWritingWarps, sums);
-}
-
-DEV u64 hash_of(const u8* bytes, u32 nbytes, const u64* sums) {
-  return hash_of_sums(sums, hash_padded(nbytes), nbytes % 8 ? last_of<false>(bytes, nbytes) : last_of(bytes, nbytes));
+  if (threadIdx.x == 0) work.tensor = item[0], work.item = item[1];
 }
 
 DEV void write_leaf(const NewFrame& frame, u32 leaf, u64* leaves, u64* sums) {
   const u8* content = (const u8*)frame.content + (u64)leaf * kLeafNbytes;
   u32 nbytes = (u32)min(frame.nbytes - (u64)leaf * kLeafNbytes, (u64)kLeafNbytes), t = threadIdx.x;
-  sums_of(content, nbytes, sums);
+  hash_sums(content, nbytes, kWritingWarps, sums);
   __syncthreads();
   if (t >= 32) return;
-  u64 hash = hash_of(content, nbytes, sums);
+  u64 hash = hash_of_sums(sums, hash_padded(nbytes), last_of(content, nbytes));
   if (t < 2) leaves[frame.leaves + 1 + 2 * leaf + t] = hash;
 }
 
-// Copy a block to its place: `nbytes` of it, and zeros up to its size.
-DEV void copy_block(const Work& work, const u8* bytes, u32 nbytes, u32 size) {
-  copy_bytes(work.at(), bytes, nbytes, threadIdx.x, kWriters);
-  if (threadIdx.x < size - nbytes) work.at()[nbytes + threadIdx.x] = 0;
-}
-
 template <class ENCODER>
-GLOBAL void BOUNDS(kWriters, 3)
+GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
     write_blocks(const NewFrame* __restrict__ frames, const u32* __restrict__ items, u64* ends, u64* leaves,
                  u32* tickets, u32 hashed, u32 room) {
   SHARED(u8, shared);
@@ -122,30 +108,32 @@ GLOBAL void BOUNDS(kWriters, 3)
   if (t == 0 && work.item) tell(work.end(ends), told(block.nbytes, kOwn));
   __syncthreads();
   bool left = !block.stored && block.nbytes > room;
-  auto find_place = [&] {
+  const u8* bytes = block.stored ? work.words(W) : coded;
+  if (!left) hash_sums(bytes, block.nbytes, kWritingWarps, sums);
+  __syncthreads();
+  if (t < 32) {
     u64 place = work.item ? end_before(ends + work.frame.ends, work.item) : first_place(work.frame, block.stored);
     if (t == 0) work.place = place, tell(work.end(ends), place + told(block.nbytes, left ? kLeft : 0));
-  };
-  if (left) {
-    if (t < 32) find_place();
-    return;
-  }
-  const u8* bytes = block.stored ? work.words(W) : coded;
-  hash_sums(bytes, block.nbytes, kWritingWarps, sums);
-  __syncthreads();
-  if (t < 32) find_place();
-  if (t / 32 == 1) {
+  } else if (t < 64 && !left) {
     u64 hash = hash_of_sums(sums, hash_padded(block.nbytes), last_of(bytes, block.nbytes));
     if (t == 32) work.checksum = (u32)hash;
   }
   __syncthreads();
-  if (!work.fits(block.nbytes)) return;
-  copy_block(work, bytes, block.nbytes, block.nbytes);
+  if (left || !work.fits(block.nbytes)) return;
+  if (block.stored) {
+    copy_pieces<uint4>(work.at(), bytes, block.nbytes, t, kWriters);
+  } else {
+    u8* to = kept(work.at() + 16 * t);
+    const u8* from = coded + 16 * t;
+#pragma unroll 4
+    for (u32 i = 16 * t; i < block.nbytes; i += 16 * kWriters, to += 16 * kWriters, from += 16 * kWriters)
+      *(uint4*)to = *(const uint4*)from;
+  }
   if (t == 0) work.write_entry(block.stored);
 }
 
 template <class ENCODER>
-GLOBAL void BOUNDS(kWriters, 3)
+GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
     write_others(const NewFrame* __restrict__ frames, const u32* __restrict__ items, u64* ends, u32 count) {
   SHARED(u8, shared);
   SHARED_ARRAY(Work, works, 1);
@@ -176,11 +164,14 @@ GLOBAL void BOUNDS(kWriters, 3)
     if (!work.fits(block.nbytes)) continue;
     u32 nbytes = block.stored ? n * W : block.nbytes;
     const u8* bytes = block.stored ? words : work.at();
-    sums_of(bytes, nbytes, (u64*)shared);
+    hash_sums(bytes, nbytes, kWritingWarps, (u64*)shared);
     __syncthreads();
-    if (block.stored) copy_block(work, words, nbytes, raw);
+    if (block.stored) {
+      copy_bytes(work.at(), words, nbytes, threadIdx.x, kWriters);
+      if (threadIdx.x < raw - nbytes) work.at()[nbytes + threadIdx.x] = 0;
+    }
     if (threadIdx.x >= 32) continue;
-    u64 hash = hash_of(bytes, nbytes, (u64*)shared);
+    u64 hash = hash_of_sums((u64*)shared, hash_padded(nbytes), last_of(bytes, nbytes));
     if (threadIdx.x == 0) work.checksum = (u32)hash, work.write_entry(block.stored);
   }
 }
