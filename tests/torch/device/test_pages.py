@@ -208,7 +208,7 @@ def test_arguments() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_ten_thousand_random_pages(dtype: torch.dtype) -> None:
-    """Of all four dtypes together; sizes to 65,536 words, most of them small."""
+    """Pages of 1 to 65,536 words, most of them small; ten thousand are those of all four dtypes."""
     generator = np.random.default_rng(DTYPES.index(dtype))
     for seed in range(1250):
         n = int(2 ** generator.uniform(0, 16))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..driver import Driver
 
 MOST_WORDS = 1 << 16
-"""Of a page: those of one leaf of the content hash."""
+"""Words of a page: those of one leaf of the content hash."""
 _HEADER_NBYTES, _DESCRIPTOR_NBYTES = 160, 15  # page.cuh, encode.cuh
 _FIELDS = {
     torch.bfloat16: (8, 4),
