@@ -3,6 +3,7 @@ and applies; tests/torch/device has the kernels."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 import tensorwire.torch  # noqa: E402
 from tensorwire import BaseMismatchError, CorruptDataError, UnsupportedTensorError  # noqa: E402
 from tensorwire.sync import Follower, Publisher  # noqa: E402
+from tensorwire.torch.device.sync import target as target_module  # noqa: E402
 from tensorwire.torch.device.sync.memory import DeviceMemory  # noqa: E402
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ Weights = dict[str, torch.Tensor]
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors of the CPU lie elsewhere, unless they are of int64."""
+    """Tensors of the CPU lie elsewhere, unless they are of int64. The core decodes plain frames, too."""
+    monkeypatch.setattr(target_module, "decode_frame", lambda frame: tensorwire.decompress(frame, framework="pt"))
     monkeypatch.setattr(
         DeviceMemory, "takes", lambda _, array: isinstance(array, torch.Tensor) and array.dtype != torch.int64
     )
@@ -109,11 +112,10 @@ def test_a_publisher_goes_on_behind_another_one(tmp_path: Path) -> None:
     """What it does not have of the last version it reads from the store."""
     trained = weights()
     Publisher(tmp_path / "store").publish(trained)
-    changed = stepped(trained)
-    for base in (None, trained):
-        published = Publisher(tmp_path / "store", base=base).publish(changed)
+    for has_base in (False, True):
+        before, trained = trained, stepped(trained)
+        published = Publisher(tmp_path / "store", base=before if has_base else None).publish(trained)
         assert not published.is_anchor
-        trained, changed = changed, stepped(changed)
     target = weights(1)
     follower = Follower(tmp_path / "store", target, in_place=True)
     assert follower.stage() is not None
@@ -147,9 +149,12 @@ def test_a_damaged_frame_changes_nothing(tmp_path: Path) -> None:
     follower.commit()
     publisher.publish(stepped(trained))
     (file,) = (tmp_path / "store").glob("weight_v000001/*.safetensors")
-    content = bytearray(file.read_bytes())
-    content[-40] ^= 1
-    file.write_bytes(content)
+    content = file.read_bytes()
+    frames = [found.start() for found in re.finditer(re.escape(b"\x93TWF\r\n\x1a\n"), content)]
+    damaged = bytearray(content)
+    for frame in frames:
+        damaged[frame + 200] ^= 1
+    file.write_bytes(damaged)
     assert follower.stage() is not None
     with pytest.raises(CorruptDataError, match="got status 1"):
         follower.commit()
