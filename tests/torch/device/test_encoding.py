@@ -21,7 +21,7 @@ from tensorwire.torch.device.writing.kept import Kept  # noqa: E402
 from .stand_in import StandIn  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 BEHIND = 64
 """Bytes behind each slot that no kernel may touch."""
@@ -66,7 +66,7 @@ def frames_of(
     driver: StandIn, tensors: Sequence[torch.Tensor], slots: Sequence[torch.Tensor] | None = None, **options: Any
 ) -> list[bytes]:
     """Frames of tensors, which are right; an empty one for what does not fit."""
-    slots = slots or slots_for(tensors)
+    slots = slots or slots_for(tensors, options.get("profile", "resident"))
     sizes = torch.full((len(tensors),), -1, dtype=torch.int64)
     driver.forget()
     driver.watch(*tensors)
@@ -103,6 +103,26 @@ CASES = {
     "F8_E4M3": lambda: normal(70001, dtype=torch.float8_e4m3fn),
     "F8_E5M2": lambda: normal(3, 11, 13, dtype=torch.float8_e5m2),
 }
+FAR_FROM_WEIGHTS = ("few escapes", "more escapes than shared memory holds", "F8_E4M3", "F8_E5M2")
+
+
+def check_fast(driver: StandIn, names: Iterable[str]) -> None:
+    """One tier shape is nearly as good as all for weights, if not for numbers most of which are near zero."""
+    tensors = [CASES[name]() for name in names]
+    frames = frames_of(driver, tensors, profile="fast")
+    for name, tensor, frame in zip(names, tensors, frames, strict=True):
+        assert frame_info(frame).profile == "fast"
+        host = len(tensorwire.compress(tensor, profile="fast"))
+        assert len(frame) <= host * (1.1 if name in FAR_FROM_WEIGHTS else 1.01) + 64, name
+
+
+def test_frames_of_profile_fast(driver: StandIn) -> None:
+    check_fast(driver, ["a short run", "blocks of whole rows", "one value", "more escapes than shared memory holds"])
+
+
+@pytest.mark.slow
+def test_all_frames_of_profile_fast(driver: StandIn) -> None:
+    check_fast(driver, CASES)
 
 
 def test_frames_of_a_batch(driver: StandIn) -> None:

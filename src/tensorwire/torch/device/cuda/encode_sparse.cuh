@@ -15,8 +15,7 @@
 // class; (6) eight warps write a part of the bit string each; (7) the parts are joined.
 #pragma once
 #include "bit_strings.cuh"
-#include "frame.cuh"
-#include "hash.cuh"
+#include "encode.cuh"
 
 constexpr u32 kSparseThreads = 256, kSparseWarps = kSparseThreads / 32;
 constexpr u32 kSparseWords = 32768;
@@ -81,9 +80,6 @@ struct Packed {
     else
       words[place] = (u8)word;
   }
-  static METHOD u32 word_at(const u8* words, u32 place) {
-    return L::NBYTES == 2 ? ((const u16*)words)[place] : words[place];
-  }
 
   // The sign bits of words tell whether they differ, and whether a magnitude reaches a limit, which is at most SIGN.
   static METHOD u32 differ(u32 a, u32 b) { return unlike_or(a, b, unlike_and(a, b, LOW) + LOW); }
@@ -118,8 +114,8 @@ DEV u32 limit_of(u32 thresholds, u32 number) {
 
 DEV u32 eight_at(u32 number) { return number + number / kEightsOfThread * 4; }
 
-// The sums of both over all threads before this one; `total` gets that of the lower half of x over all.
-DEV uint2 sums_before(uint2 own, uint2* sums, u32& total) {
+// The sums of both over all threads before this one; `total` gets those over all.
+DEV uint2 sums_before(uint2 own, uint2* sums, uint2& total) {
   u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   uint2 end = own;
 #pragma unroll
@@ -127,12 +123,12 @@ DEV uint2 sums_before(uint2 own, uint2* sums, u32& total) {
   if (lane == 31) sums[warp] = end;
   __syncthreads();
   uint2 before = {end.x - own.x, end.y - own.y};
-  total = 0;
+  total = {0, 0};
 #pragma unroll
   for (u32 w = 0; w < kSparseWarps; w++) {
     uint2 sum = sums[w];
     if (w < warp) before.x += sum.x, before.y += sum.y;
-    total += sum.x & 0xffff;
+    total.x += sum.x, total.y += sum.y;
   }
   return before;
 }
@@ -220,8 +216,8 @@ struct SparseBlock {
     shared->last = shared->last_base = {0, 0, 0, 0};
 #pragma unroll 1
     for (u32 i = 0; first + i < n; i++) {
-      P::store_word((u8*)&shared->last, i, P::word_at(words, first + i));
-      P::store_word((u8*)&shared->last_base, i, P::word_at(base, first + i));
+      P::store_word((u8*)&shared->last, i, word_at<L>(words, first + i));
+      P::store_word((u8*)&shared->last_base, i, word_at<L>(base, first + i));
     }
   }
 
@@ -243,8 +239,9 @@ struct SparseBlock {
       before.w = counts, counts += four.w & ~255u;
       own[i] = before;
     }
-    uint2 before = sums_before({changed | lower_count(counts), upper_counts(counts)}, shared->sums, total);
+    uint2 all, before = sums_before({changed | lower_count(counts), upper_counts(counts)}, shared->sums, all);
     shared->before[threadIdx.x] = before;
+    total = all.x & 0xffff;
     return before.x & 0xffff;
   }
 
@@ -263,15 +260,13 @@ struct SparseBlock {
 
   // (4) ----------------------------------------------------------------------------------------------------------
 
-  METHOD u32 class_of(u32 word) const {
-    return shared->classes[word >> L::MANTISSA_BITS & ((1u << L::EXPONENT_BITS) - 1)];
-  }
+  METHOD u32 class_of(u32 word) const { return shared->classes[exponent_of<L>(word)]; }
 
   METHOD void count_classes(const Share& share) const {
     u32 lane = threadIdx.x & 31, own = 0;
     for (u32 i = share.begin + lane; i - lane < share.end; i += 32) {
       bool exists = i < share.end;
-      u32 number = exists ? class_of(P::word_at(base, shared->places[i])) : 0;
+      u32 number = exists ? class_of(word_at<L>(base, shared->places[i])) : 0;
       own += __popc(Classed(exists, number).of(lane & 3));
     }
     if (lane < kClasses) shared->counts[threadIdx.x >> 5][lane] = own;
@@ -315,12 +310,12 @@ struct SparseBlock {
     u32 lane = threadIdx.x & 31, below = (1u << lane) - 1, at = first_of_share();
     for (u32 i = share.begin + lane; i - lane < share.end; i += 32) {
       bool exists = i < share.end;
-      u32 place = exists ? shared->places[i] : 0, old = P::word_at(base, place), number = exists ? class_of(old) : 0;
+      u32 place = exists ? shared->places[i] : 0, old = word_at<L>(base, place), number = exists ? class_of(old) : 0;
       Classed classed(exists, number);
       u32 to = __shfl_sync(0xffffffffu, at, number) + __popc(classed.of(number) & below);
       at += __popc(classed.of(lane & 3));
       if (!exists) continue;
-      u32 step = P::order(P::word_at(words, place)) - P::order(old), negative = step & P::SIGN ? 1 : 0;
+      u32 step = P::order(word_at<L>(words, place)) - P::order(old), negative = step & P::SIGN ? 1 : 0;
       shared->ranks[to] = (u16)(rank_of(place, number) << 1 | negative);
       shared->sizes[to] = (u16)((negative ? 0 - step : step) & (2 * P::SIGN - 1));
     }

@@ -329,7 +329,7 @@ DEV void decode_block(const PageBlock& block, Coded coded, const u16* before, u8
 // Pages -------------------------------------------------------------------------------------------------------------
 
 template <class L, bool WHOLE>
-GLOBAL void BOUNDS(kThreads, 4)
+GLOBAL void BOUNDS(kThreads, (WHOLE && L::EXPONENT_BITS == 8 ? 4 : 3))
     unpage(const u8* __restrict__ frames, u32 stride, u32 slot_nbytes, const u8* __restrict__ page_ids, u32 id_nbytes,
            u8* pool, u32 num_pages, u32 page_words, int* status) {
   SHARED_ARRAY(HeaderRoom, rooms, 1);

@@ -12,9 +12,9 @@
 //   hashed   bytes of shared memory for the encoder, and then for hashes of what it has encoded
 //   room     bytes of shared memory behind that, for the block; a multiple of 32
 // Grid of the first: as many blocks as items, of kWriters threads; shared memory: hashed + room, and kSumsNbytes at
-// least. Of the second: any number of blocks; kSumsNbytes.
+// least. Of the second: any number of blocks; what the encoder needs, and kSumsNbytes at least.
 //
-// An encoder has WORD_NBYTES, and encodes n words at a multiple of 16 bytes, as encode_block of encode.cuh does; WHOLE
+// An encoder has WORD_NBYTES and AT_ONCE, how many blocks of threads a processor has at once, and encodes n words at a multiple of 16 bytes, as encode_block of encode.cuh does; WHOLE
 // says that n is a multiple of 256:
 //   Encoded encode<WHOLE>(const u8* words, u32 n, u8* out, u32 capacity, u8* shared)
 #pragma once
@@ -27,7 +27,7 @@ constexpr u32 kListNbytes = 256;  // of shared memory, for escapes of a warp
 
 template <class L>
 struct Resident {
-  static constexpr u32 WORD_NBYTES = L::NBYTES;
+  static constexpr u32 WORD_NBYTES = L::NBYTES, AT_ONCE = 3;
 
   template <bool WHOLE>
   DEV Encoded encode(const u8* words, u32 n, u8* out, u32 capacity, u8* shared) {
@@ -41,6 +41,7 @@ struct Resident {
 struct Work {
   NewFrame frame;
   u64 place;     // where the block begins
+  u32 tensor;    // its number
   u32 item;      // the block, or a leaf
   u32 checksum;  // of the block
 
@@ -70,7 +71,7 @@ struct Work {
 DEV void begin_work(Work& work, const NewFrame* frames, const u32* item) {
   const u64* from = (const u64*)(frames + item[0]);
   if (threadIdx.x < sizeof(NewFrame) / 8) ((u64*)&work.frame)[threadIdx.x] = from[threadIdx.x];
-  if (threadIdx.x == 0) work.item = item[1];
+  if (threadIdx.x == 0) work.tensor = item[0], work.item = item[1];
 }
 
 DEV void write_leaf(const NewFrame& frame, u32 leaf, u64* leaves, u64* sums) {
@@ -84,7 +85,7 @@ DEV void write_leaf(const NewFrame& frame, u32 leaf, u64* leaves, u64* sums) {
 }
 
 template <class ENCODER>
-GLOBAL void BOUNDS(kWriters, 3)
+GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
     write_blocks(const NewFrame* __restrict__ frames, const u32* __restrict__ items, u64* ends, u64* leaves,
                  u32* tickets, u32 hashed, u32 room) {
   SHARED(u8, shared);
@@ -132,7 +133,7 @@ GLOBAL void BOUNDS(kWriters, 3)
 }
 
 template <class ENCODER>
-GLOBAL void BOUNDS(kWriters, 3)
+GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
     write_others(const NewFrame* __restrict__ frames, const u32* __restrict__ items, u64* ends, u32 count) {
   SHARED(u8, shared);
   SHARED_ARRAY(Work, works, 1);

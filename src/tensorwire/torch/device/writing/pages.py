@@ -38,8 +38,8 @@ class DevicePages:
             page_words: 1 to 65,536.
             dtype: torch.bfloat16, torch.float16, torch.float8_e4m3fn or torch.float8_e5m2.
             room: for which part of the elements a frame has room whose exponents are not among the common ones, 15 in
-                BF16 and 7 in the other dtypes. By default 2 % and 5 %: of normally distributed numbers 0.02 % and 3 %
-                are so, at most.
+                BF16 and 7 in the other dtypes. By default one in 50, and one in 20, which normally distributed numbers
+                never need.
 
         Raises:
             UnsupportedTensorError: the dtype is another one.
