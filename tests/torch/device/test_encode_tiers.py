@@ -92,7 +92,9 @@ def check(dtype: str, words: np.ndarray, found: Encoded, kind: Cascade = FAST, a
     assert tensorwire.decompress(frame, framework="bytes") == words.tobytes()
     assert decode(frame).data == words.tobytes()
     coded = Stored() if found.stored else _kind_of(block.content, kind)
-    assert block == encode_block(words.astype(np.uint64), label_of(dtype, None, None)[1], "fast", coded, Verbatim(), alignment=align)
+    assert block == encode_block(
+        words.astype(np.uint64), label_of(dtype, None, None)[1], "fast", coded, Verbatim(), alignment=align
+    )
     return coded
 
 
@@ -129,7 +131,9 @@ def check_all(dtype: str, kind: Cascade = FAST) -> None:
     most = (1 << FLOATS[dtype].exponent_bits) - 1
     blocks = [spread(dtype, n, most // 2) for n in SIZES]
     blocks += [spread(dtype, 1280, centre) for centre in (0, 1, 3, most - 3, most - 1, most)]
-    coded = [check(dtype, words, found, kind) for words, found in zip(blocks, encoded(dtype, blocks, kind=kind), strict=True)]
+    coded = [
+        check(dtype, words, found, kind) for words, found in zip(blocks, encoded(dtype, blocks, kind=kind), strict=True)
+    ]
     assert isinstance(coded[-1], Cascade)
 
 
@@ -171,7 +175,9 @@ def check_odd(dtype: str) -> None:
         blocks = odd_blocks(dtype, n)
         for align in (32, 1024):
             found = encoded(dtype, list(blocks.values()), align=align)
-            coded = {name: check(dtype, blocks[name], each, align=align) for name, each in zip(blocks, found, strict=True)}
+            coded = {
+                name: check(dtype, blocks[name], each, align=align) for name, each in zip(blocks, found, strict=True)
+            }
             if align == 32:
                 assert coded["zeros"] == coded["one value"] == Constant()
                 assert isinstance(coded["NaN"], Cascade)
