@@ -39,8 +39,7 @@ _ESCAPED_NBYTES = 960
 """The same of a block in F16 with one tier of 3 bits, of which 680 bytes escape."""
 
 _ESCAPED_PAIRS = 5
-"""Pairs of runs of such a block, of 64, in which a word escapes from 15 exponents. A function goes over them once more,
-which is not counted."""
+"""Pairs of runs of such a block, of 64, in which a word escapes from 15 exponents."""
 _ESCAPED_RUNS = 5
 """Runs of such a block, of 128, in which one does."""
 _PAGE_NBYTES = 49_344
@@ -101,7 +100,8 @@ def _of_pages() -> tuple[float, ...]:
     pairs = _WORDS // _RUN // 2
     once = 1 / _WARPS  # by one warp
     sampled, whole, uncoded = 0, 0, (0, 0, 0, 0)  # few words; equal ones; sums of those that have no digits
-    encoded = pairs / 2 / _WARPS, 0, _ESCAPED_PAIRS / _WARPS, 2 * once  # by two and one; lists; the descriptor
+    escaped = _ESCAPED_PAIRS / _WARPS
+    encoded = pairs / 2 / _WARPS, 0, escaped, escaped, 2 * once  # by two and one; lists, copied; the descriptor
     others = once, 0, 0, 0, 1  # sums of the last stripe; stored and equal words; padding
     sums = _PAGE_NBYTES // 1024 / _WARPS, once, 1, 0
     chain = divmod(pairs - 1, 8)

@@ -175,7 +175,12 @@ def test_frames_of_a_batch(driver: StandIn) -> None:
 def test_kinds_of_blocks(driver: StandIn) -> None:
     (frame,) = frames_of(driver, [pieces_changed()])
     reader = FrameReader(frame)
-    assert [block.kind for block in reader.block_infos(frame[reader.info.header_nbytes :])] == ["same", "sparse", "stored", "same"]
+    assert [block.kind for block in reader.block_infos(frame[reader.info.header_nbytes :])] == [
+        "same",
+        "sparse",
+        "stored",
+        "same",
+    ]
 
 
 def test_no_access_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +211,9 @@ def test_frames_are_as_small_as_those_of_the_host(driver: StandIn, rate: float) 
 @pytest.mark.parametrize("rate", ["1e-6", "5e-6", "2e-5"])
 def test_frames_of_trained_pairs_are_as_small_as_those_of_the_host(driver: StandIn, rate: float) -> None:
     pairs = pytest.importorskip("benchmarks.deltas.pairs")
-    old, new = (torch.from_numpy(each[: 1 << 20].copy()).view(torch.bfloat16) for each in pairs.joined(pairs.load(rate)))
+    old, new = (
+        torch.from_numpy(each[: 1 << 20].copy()).view(torch.bfloat16) for each in pairs.joined(pairs.load(rate))
+    )
     (frame,) = frames_of(driver, [(old, new)])
     assert len(frame) <= WITHIN * len(tensorwire.compress(new, base=old, profile="fast"))
 
