@@ -156,7 +156,9 @@ class _Group:
 
     def launch(self, stream: int) -> None:
         if self._copied is not None and not is_capturing(self._held.device):
-            torch.cuda.current_stream(self._held.device).wait_event(self._copied)
+            current = torch.cuda.current_stream(self._held.device)
+            current.wait_event(self._copied)
+            self._held.record_stream(current)  # which may still read it when it is dropped
         self._open.launch(stream, self._count)
         if self._verify:
             self._check.launch(stream, self._leaves, _PARTS)

@@ -143,7 +143,9 @@ class NewFrames:
             hashes, base_hashes: uint8, (count, 16), where calls give the content hashes of the tensors, of their bases.
         """
         if self._copied is not None and not is_capturing(self._data.device):
-            torch.cuda.current_stream(self._data.device).wait_event(self._copied)
+            current = torch.cuda.current_stream(self._data.device)
+            current.wait_event(self._copied)
+            self._data.record_stream(current)  # which may still read it when it is dropped
         numbers = [len(self._writers), self._num_ends, self._num_leaves]
         tickets, ends, leaves = torch.zeros(sum(numbers), dtype=torch.int64, device=self._data.device).split(numbers)
         stream = self._driver.stream()
