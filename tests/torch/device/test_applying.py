@@ -10,7 +10,10 @@ import pytest
 import torch
 
 import tensorwire
+from tensorwire import UnsupportedTensorError
 from tensorwire.codec import torch_name
+from tensorwire.torch import CompressedTensor
+from tensorwire.torch.device.writing import applying
 from tensorwire.torch.device.writing.applying import Batch, apply_
 from tensorwire.torch.device.writing.status import Status
 from tests.support.conformance_relative import base_of, step, steps_of
@@ -84,3 +87,14 @@ def test_goldens() -> None:
         if number == Status.DONE:
             expected = tensorwire.decompress(frame, base=base, framework="bytes")
         assert result == expected, entry["name"]
+
+
+def test_a_tensor_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a compressed one tells is no address."""
+    driver = StandIn()
+    monkeypatch.setattr(applying, "driver_of", lambda device: driver)
+    frame, base, _ = pair_of("BF16", 300, 0.02)
+    tensor = CompressedTensor.from_dense(bytes_tensor(base).view(torch.bfloat16))
+    with pytest.raises(UnsupportedTensorError, match="expected a tensor with memory of its own, got CompressedTensor"):
+        apply_([bytes_tensor(frame)], [tensor], torch.zeros(1, dtype=torch.int32))
+    assert not driver.launches

@@ -14,6 +14,7 @@ import tensorwire  # noqa: E402
 from reference.tensorwire_reference import decode  # noqa: E402
 from tensorwire import UnsupportedTensorError, compress_bound, frame_info  # noqa: E402
 from tensorwire.codec import FrameReader, content_hash  # noqa: E402
+from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.device import encode_into  # noqa: E402
 from tensorwire.torch.device.writing import encoding, kept  # noqa: E402
 from tensorwire.torch.device.writing.kept import Kept  # noqa: E402
@@ -240,6 +241,10 @@ WRONG: list[tuple[str, type[Exception], str, Any]] = [
     ("float32", UnsupportedTensorError, r"got one of torch\.float32 .*: number 1; compress it on the host",
      lambda x: {"tensors": [x, torch.zeros(5)]}),
     ("sparse", UnsupportedTensorError, "layout torch.sparse_coo", lambda x: {"tensors": [x, x.to_sparse()]}),
+    ("compressed", UnsupportedTensorError, "expected a tensor with memory of its own, got CompressedTensor",
+     lambda x: {"tensors": [x, CompressedTensor.from_dense(x)]}),
+    ("a compressed base", UnsupportedTensorError, "expected a tensor with memory of its own, got CompressedTensor",
+     lambda x: {"base": [x, CompressedTensor.from_dense(x)], "profile": "fast"}),
     ("another device", ValueError, "expected tensor 0 on cpu, as sizes are, got one on meta",
      lambda x: {"tensors": [x.to("meta"), x]}),
     ("fewer slots", ValueError, "expected 2 slots, one for each tensor, got 1", lambda x: {"out": byte_slots(999)}),

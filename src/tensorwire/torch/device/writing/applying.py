@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ...._ground.copies import not_copied
-from ....codec import FROM_TORCH, decompress, frame_info
+from ....codec import FROM_TORCH, address_of, decompress, frame_info
 from ....errors import BaseMismatchError, FormatError, UnsupportedTensorError
 from ...frames.turn import is_capturing
 from ..cuda_kernels import PackedKernel
@@ -64,8 +64,8 @@ def apply_(
             tensor. A damaged one may leave wrong values, and to apply a frame twice is a mistake.
 
     Raises:
-        UnsupportedTensorError: safetensors has no name for the dtype of a tensor. Nothing is launched then, here and
-            below.
+        UnsupportedTensorError: safetensors has no name for the dtype of a tensor, or it has no memory of its own, as a
+            compressed one. Nothing is launched then, here and below.
         ValueError: lengths, dtypes, shapes, devices or places do not go together.
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
     """
@@ -197,10 +197,9 @@ def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torc
                     f"expected {name} {number} contiguous and on {device}, as status is, got one on {each.device}, "
                     f"strides {each.stride()}"
                 )
-            if device.type != "cpu" and each.data_ptr() % _ALIGNMENT:
-                raise ValueError(
-                    f"expected {name} {number} at a multiple of {_ALIGNMENT} bytes, got {each.data_ptr():#x}"
-                )
+            address = address_of(each)
+            if device.type != "cpu" and address % _ALIGNMENT:
+                raise ValueError(f"expected {name} {number} at a multiple of {_ALIGNMENT} bytes, got {address:#x}")
     spans = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each in tensors if each.nbytes)
     if any(end > begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False)):
         raise ValueError("expected tensors that share no memory, got two that do; give each one once")
