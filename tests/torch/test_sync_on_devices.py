@@ -225,3 +225,21 @@ def test_a_tensor_may_change_its_dtype(tmp_path: Path) -> None:
         assert follower.stage() is not None
         follower.commit()
         assert same(target, trained)
+
+
+def test_tensors_that_share_memory_no_longer_are_told(tmp_path: Path) -> None:
+    """One frame was staged for both."""
+    publisher, trained, target = Publisher(tmp_path / "store"), weights(), weights(1)
+    follower = Follower(tmp_path / "store", target, in_place=True)
+    publisher.publish(trained)
+    assert follower.stage() is not None
+    follower.commit()
+    trained = stepped(trained)
+    publisher.publish(trained)
+    assert follower.stage() is not None
+    target["tied"] = target["tied"].clone()
+    with pytest.raises(BaseMismatchError, match="expected the arrays to share memory as when .*; stage again"):
+        follower.commit()
+    assert follower.stage() is not None
+    follower.commit()
+    assert same(target, trained)
