@@ -283,7 +283,7 @@ FOLDERS = {
             "store",
             "versions",
         },
-        "followed_arrays": {"checkpoints", "frames", "versions"},
+        "followed_arrays": {"checkpoints", "elsewhere", "frames", "versions"},
         "changes": {"followed_arrays", "versions"},
         "directories": {"frames", "small_files", "versions"},
         "follower": {"changes", "directories", "elsewhere", "followed_arrays", "frames", "store", "versions"},

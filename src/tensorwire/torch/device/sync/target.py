@@ -12,7 +12,7 @@ from ...._ground.text import count
 from ....codec import FROM_TORCH
 from ....errors import BaseMismatchError, ErrorContext, UnsupportedTensorError
 from ....files.names import shown
-from ....sync.followed_arrays import OTHER_TIES
+from ....sync.elsewhere import OTHER_TIES
 from ....sync.versions import Position, Tensor
 from ..frame import decode_frame
 from ..writing.applying import apply_
