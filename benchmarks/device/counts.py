@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import environment, pages
-from benchmarks.device.machine_code import Code, Tools
+from benchmarks.device.machine_code import Code, Some, Tools
 from benchmarks.tables import filled
 from tensorwire.torch.device.driver import Kernel
 
@@ -31,6 +31,12 @@ _GROUP_NBYTES = 4 * 9216  # of a warpgroup
 _SLOTS_NBYTES = 13 << 10  # of shared memory, for each warp that multiplies
 _COPIED_NBYTES, _ROOM_NBYTES = 2664, 20 << 10
 """Their streams, and what they need of shared memory."""
+FAST_LATER = (8976, 1336, 12)
+"""The same of such a block as a device encodes it: in tiers 2 and 3, and bytes."""
+_FAST_NBYTES = 43744
+"""What it takes."""
+_FAST_SHARED_NBYTES = 35328 + 47168
+"""Of shared memory: for the encoder, and for the block."""
 _TILE_WORDS = 16 * 4096
 """Words of a tile of a matrix with 4096 columns, two blocks."""
 _RESOLVED_NBYTES, _TEAMS_NBYTES = 9264, 25504
@@ -68,7 +74,7 @@ class Counted:
     kernel: Kernel
     threads: int
     words: float = 0
-    loops: tuple[float, ...] = ()
+    loops: tuple[float | Some, ...] = ()
     shared_nbytes: int = 0
     going_on: tuple[float, ...] = ()
     stack_nbytes: int = 0
@@ -104,6 +110,22 @@ def _of_pages() -> tuple[float, ...]:
     sums = _PAGE_NBYTES // 1024 / _WARPS, once, 1, 0
     chain = divmod(pairs - 1, 8)
     return sampled, whole, *uncoded, *encoded, *others, *sums, 0, 0, 3, *chain
+
+
+def _of_fast_blocks() -> tuple[float | Some, ...]:
+    """The loops of a block of profile `fast` that is encoded into a frame, its checksum included."""
+    one = 1 / _WARPS  # by one warp
+    steps = [_warp_trips(numbers, 4) for numbers in FAST_LATER[:2]]
+    ends = [Some(one, 1), Some(one, 1), Some(one, 2)]  # of runs that are short: 2 bits; those of 3 bits
+    pieces = _FAST_NBYTES // 1024
+    return (
+        _WORDS / 4096, 0, _WORDS / _RUN / 64, 0,  # the list; equal words; runs by 64, and what is left
+        steps[0], ends[0], steps[1], *ends,  # tiers 2 and 3
+        Some(one, 1), Some(2 * one, 1), 0, 0,  # bytes; the descriptor; stored and equal words
+        pieces / _WARPS, Some(one, 1), Some(one, 4), Some(one, 0), Some(one, 0),  # sums of pieces, of the last one
+        *(Some(one, trips) for trips in divmod(pieces, 8)), 0, 0, 0, 0,  # their chain; the place, by another warp; copies
+        _FAST_NBYTES / 16384, 0, 0, 0, 0, 0, 0, 0,  # of it; leaves
+    )  # fmt: skip
 
 
 def _uncounted(what: str, header: str, expression: str, threads: int = 256, stack_nbytes: int = 0) -> Counted:
@@ -191,6 +213,22 @@ KERNELS = (
     _uncounted("encode pages in F8_E4M3, of any size", "page.cuh", "encode_pages<F8E4M3, false>"),
     _uncounted("encode pages in F8_E5M2", "page.cuh", "encode_pages<F8E5M2, true>"),
     _uncounted("encode pages in F8_E5M2, of any size", "page.cuh", "encode_pages<F8E5M2, false>"),
+    Counted(
+        "encode a block of `fast`: tiers of 2, 2, 3 bits",
+        Kernel("write_fast.cuh", "write_blocks<Fast<Bf16>>"),
+        256,
+        _WORDS,
+        _of_fast_blocks(),
+        _FAST_SHARED_NBYTES,
+        going_on=(1, 1, 1, 1 / _WARPS),
+        most=20,
+        at_once=2,
+    ),
+    *(
+        _uncounted(f"encode {what} of `fast` in {name}", "write_fast.cuh", f"{kernel}<Fast<{layout}>>")
+        for name, layout in (("F16", "F16"), ("F8_E4M3", "F8E4M3"), ("F8_E5M2", "F8E5M2"))
+        for what, kernel in (("blocks", "write_blocks"), ("what is left", "write_others"))
+    ),
     _of_cascades("product `fast`, 1 to 8 inputs", "Bf16", 2, 1, 14, 2),
     _of_cascades("product `fast`, 9 to 16 inputs", "Bf16", 2, 2, 15, 2),
     _of_cascades("product `fast`, 17 to 32 inputs", "Bf16", 2, 4, 17, 2, stack_nbytes=32),
