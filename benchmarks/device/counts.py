@@ -123,8 +123,9 @@ def _of_fast_blocks() -> tuple[float | Some, ...]:
         steps[0], ends[0], steps[1], *ends,  # tiers 2 and 3
         Some(one, 1), Some(2 * one, 1), 0, 0,  # bytes; the descriptor; stored and equal words
         pieces / _WARPS, Some(one, 1), Some(one, 4), Some(one, 0), Some(one, 0),  # sums of pieces, of the last one
-        *(Some(one, trips) for trips in divmod(pieces, 8)), 0, 0, 0, 0,  # their chain; the place, by another warp; copies
-        _FAST_NBYTES / 16384, 0, 0, 0, 0, 0, 0, 0,  # of it; leaves
+        *(Some(one, trips) for trips in divmod(pieces, 8)), 0, 0,  # their chain; the place, by another warp
+        0, 0, _FAST_NBYTES / 16384,  # copies of stored words, and of what is coded
+        *[0] * 7,  # leaves
     )  # fmt: skip
 
 
