@@ -52,6 +52,10 @@ def bits(tensor: torch.Tensor) -> bytes:
     return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
+def hash_of(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.frombuffer(bytearray.fromhex(content_hash(bits(tensor))), dtype=torch.uint8)[None]
+
+
 def slot_nbytes(tensor: torch.Tensor) -> int:
     """What encode_into says that is always enough."""
     bound = compress_bound(dtype=NAMES[tensor.dtype], shape=tuple(tensor.shape), profile="fast")
@@ -175,7 +179,12 @@ def test_frames_of_a_batch(driver: StandIn) -> None:
 def test_kinds_of_blocks(driver: StandIn) -> None:
     (frame,) = frames_of(driver, [pieces_changed()])
     reader = FrameReader(frame)
-    assert [block.kind for block in reader.block_infos(frame[reader.info.header_nbytes :])] == ["same", "sparse", "stored", "same"]
+    assert [block.kind for block in reader.block_infos(frame[reader.info.header_nbytes :])] == [
+        "same",
+        "sparse",
+        "stored",
+        "same",
+    ]
 
 
 def test_no_access_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +215,9 @@ def test_frames_are_as_small_as_those_of_the_host(driver: StandIn, rate: float) 
 @pytest.mark.parametrize("rate", ["1e-6", "5e-6", "2e-5"])
 def test_frames_of_trained_pairs_are_as_small_as_those_of_the_host(driver: StandIn, rate: float) -> None:
     pairs = pytest.importorskip("benchmarks.deltas.pairs")
-    old, new = (torch.from_numpy(each[: 1 << 20].copy()).view(torch.bfloat16) for each in pairs.joined(pairs.load(rate)))
+    old, new = (
+        torch.from_numpy(each[: 1 << 20].copy()).view(torch.bfloat16) for each in pairs.joined(pairs.load(rate))
+    )
     (frame,) = frames_of(driver, [(old, new)])
     assert len(frame) <= WITHIN * len(tensorwire.compress(new, base=old, profile="fast"))
 
@@ -244,11 +255,7 @@ def test_a_slot_may_be_too_small(driver: StandIn) -> None:
 
 def test_known_hashes_are_taken(driver: StandIn) -> None:
     pairs = [synthetic(40000, 5e-6), pair(normal(77), 0.1), pair(normal(7), 0.0)]
-    old, new = (
-        torch.frombuffer(bytearray(bytes.fromhex("".join(content_hash(bits(each)) for each in side))), dtype=torch.uint8)
-        .reshape(-1, 16)
-        for side in zip(*pairs, strict=True)
-    )  # fmt: skip
+    old, new = (torch.cat([hash_of(each) for each in side]) for side in zip(*pairs, strict=True))
     whole = frames_of(driver, pairs)
     items = [launch.grid[0] for launch in driver.launches if "write_steps" in launch.kernel.expression]
     assert frames_of(driver, pairs, hashes=new, base_hashes=old) == whole
@@ -272,7 +279,7 @@ WRONG: list[tuple[str, type[Exception], str, Callable[[torch.Tensor], dict[str, 
      lambda x: {"base": [x, x.to(torch.float16)]}),
     ("another size", ValueError, r"base 0 of shape torch.Size\(\[50\]\)", lambda x: {"base": [x[1:], x]}),
     ("another device", ValueError, "base 1 of device cpu", lambda x: {"base": [x, x.to("meta")]}),
-    ("another profile", ValueError, "'fast' for relative ones, got 'resident' with a base",
+    ("another profile", ValueError, "and fast with a base, got 'resident'",
      lambda x: {"base": [x, x], "profile": "resident"}),
     ("no base", ValueError, "leave base_hashes out",
      lambda x: {"profile": "resident", "base_hashes": torch.zeros(2, 16, dtype=torch.uint8)}),
@@ -293,8 +300,7 @@ def test_bad_input_is_refused_before_any_launch(
 
 
 def test_other_dtypes_are_refused(driver: StandIn) -> None:
-    tensor = torch.zeros(50)
+    tensor, slot, sizes = torch.zeros(50), torch.empty(999, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
     with pytest.raises(UnsupportedTensorError, match=r"got one of torch\.float32"):
-        slot, sizes = torch.empty(999, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
         encode_into([tensor], [slot], sizes, profile="fast", base=[tensor])
     assert not driver.launches
