@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import environment, pages
-from benchmarks.device.machine_code import Code, Tools
+from benchmarks.device.machine_code import Code, Some, Tools
 from benchmarks.tables import filled
 from tensorwire.torch.device.driver import Kernel
 
@@ -42,6 +42,8 @@ _ESCAPED_NBYTES = 960
 _ESCAPED_PAIRS = 5
 """Pairs of runs of such a block, of 64, in which a word escapes from 15 exponents. A function goes over them once more,
 which is not counted."""
+_ESCAPED_RUNS = 5
+"""Runs of such a block, of 128, in which one does."""
 _PAGE_NBYTES = 49_344
 """Its bytes."""
 _PAGE_SHARED_NBYTES = 4096 + 9392
@@ -69,7 +71,7 @@ class Counted:
     kernel: Kernel
     threads: int
     words: float = 0
-    loops: tuple[float, ...] = ()
+    loops: tuple[float | Some, ...] = ()
     shared_nbytes: int = 0
     going_on: tuple[float, ...] = ()
     stack_nbytes: int = 0
@@ -105,6 +107,23 @@ def _of_pages() -> tuple[float, ...]:
     sums = _PAGE_NBYTES // 1024 / _WARPS, once, 1, 0
     chain = divmod(pairs - 1, 8)
     return sampled, whole, *uncoded, *encoded, *others, *sums, 0, 0, 3, *chain
+
+
+def _of_read_pages() -> tuple[float | Some, ...]:
+    """The loops of a frame of one block that is read; much of that is for a warp or two."""
+    once, runs = Some(1 / _WARPS, 1), _WORDS // _RUN
+    header = (
+        Some(3 / _WARPS, 1),
+        once,
+        once,
+        Some(2 / _WARPS, 1),
+    )  # copies; the shape; both checksums, four stripes each
+    index = once, once, once, Some(2 / _WARPS, 1)  # entries, records, zeros behind them, padding
+    checks = 1, _PAGE_NBYTES // 1024 / _WARPS, once, once, 0  # the block; its sums, and those of the last stripes
+    escapes = runs / 64, once, Some(1 / _WARPS, runs / 32), 0  # counted, a lane for eight words; zeros; added up
+    words = 1, 0, 0, runs / 32, 0  # the block; equal words, and lo above 240; 16 runs in two steps at once, and in one
+    patches = 1, _ESCAPED_RUNS / _WARPS, 1 / 2, 1 / 2  # runs, those of them that have escapes, and these in two halves
+    return *header, *index, *checks, *escapes, Some(1 / _WARPS, runs * 3 / 8 / 8), *words, *patches, 0
 
 
 def _uncounted(what: str, header: str, expression: str, threads: int = 256, stack_nbytes: int = 0) -> Counted:
@@ -237,6 +256,21 @@ KERNELS = (
         for dtype, layout in (("F16", "F16"), ("F8_E4M3", "F8E4M3"), ("F8_E5M2", "F8E5M2"))
     ),
     _uncounted("choose classes", "thresholds.cuh", "choose_thresholds<Bf16>"),
+    Counted(
+        "decode pages, with all checks",
+        Kernel("unpage.cuh", "unpage<Bf16, true>"),
+        256,
+        _WORDS,
+        _of_read_pages(),
+        most=14,
+        at_once=4,
+    ),
+    *(
+        _uncounted(f"decode pages{what}{size}", "unpage.cuh", f"unpage<{layout}, {whole}>")
+        for what, layout in (("", "Bf16"), (" in F16", "F16"), (" in F8_E4M3", "F8E4M3"), (" in F8_E5M2", "F8E5M2"))
+        for size, whole in ((", whole", "true"), (", of any size", "false"))
+        if (layout, whole) != ("Bf16", "true")
+    ),
     _of_cascades("product `fast`, 1 to 8 inputs", "Bf16", 2, 1, 14, 2),
     _of_cascades("product `fast`, 9 to 16 inputs", "Bf16", 2, 2, 15, 2),
     _of_cascades("product `fast`, 17 to 32 inputs", "Bf16", 2, 4, 17, 2, stack_nbytes=32),

@@ -119,5 +119,6 @@ def encode_page(content: Buffer, dtype: str, out: Buffer, frame_nbytes: int) -> 
     frame.padding_nbytes = max(frame_nbytes - whole, 0)
     header = bytearray(frame.header_nbytes)
     core.encode_header(frame, data_nbytes, index, leaves.hashes, b"", header)
-    target[: frame.frame_nbytes] = header + blocks[:data_nbytes] + bytes(frame.padding_nbytes)
-    return frame.frame_nbytes
+    written = header + blocks[:data_nbytes] + bytes(frame.padding_nbytes)
+    target[: len(written)] = written
+    return len(written)

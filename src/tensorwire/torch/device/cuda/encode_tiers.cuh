@@ -172,14 +172,20 @@ struct Places {
   }
 };
 
-// Which of eight bytes come first, for prmt: those in the set, then one that is not.
-DEV u32 selectors_of(u32 set) {
-  u32 selectors = (u32)(__ffs(~set) - 1) * 0x11111111u;
-#pragma unroll
-  for (int i = 7; i >= 0; i--)
-    if (set >> i & 1) selectors = selectors << 4 | i;
-  return selectors;
-}
+// For each set of eight bytes selectors of prmt: those in the set, then the first that is not.
+struct Selectors {
+  u32 of[256];
+
+  FOLDED Selectors() : of() {
+    for (u32 set = 0; set < 256; set++) {
+      for (u32 i = 8; i-- > 0;)
+        if (~set >> i & 1) of[set] = i * 0x11111111u;
+      for (u32 i = 8; i-- > 0;)
+        if (set >> i & 1) of[set] = of[set] << 4 | i;
+    }
+  }
+};
+CONSTANT Selectors kSelectors;
 
 // Set what escapes into the list, whose bytes are zero there.
 DEV void list_escapes(const Numbers& numbers, shared_at first, u32 before, const u32* selectors) {
@@ -251,7 +257,7 @@ DEV void encode_words(const u8* words, u32 n, u32 lo, u32* out, bool stored, con
             for (int b = 0; b <= LAST; b++) rest[b][k][v] = bytes[b];
           }
           numbers[s].template set<W, TierOf<W, 1>::NAMED>(k, steps, steps);
-          if (!here) numbers[s].escapes[k] = numbers[s].listed[k][0] = 0;
+          if (!here) numbers[s].escapes[k] = numbers[s].listed[k][0] = 0;  // of no escapes the first byte is listed
         }
         here &= stored;
         u32* rests = out;
@@ -446,7 +452,7 @@ DEV Tiers<WIDTHS> sample_tiers(const u8* words, u32 n, const TiersRoom& room) {
   static_assert(TierOf<WIDTHS, last_tier(WIDTHS) + 1>::BEFORE <= EXPONENTS, "a shape that names more exponents");
   u32 t = threadIdx.x;
   u32* counters = room.samples.counters;
-  room.selectors[t] = selectors_of(t);
+  room.selectors[t] = kSelectors.of[t];
 #pragma unroll 1
   for (u32 i = 16 * t; i < list_nbytes(n) + kListSlack; i += 16 * kEncoders) *(uint4*)(room.list + i) = {0, 0, 0, 0};
   Tiers<WIDTHS> tiers;

@@ -59,7 +59,7 @@ GLOBAL void BOUNDS(kWriters, 3) finish_frames(const NewFrame* __restrict__ frame
     if (known)
       hash = known[2 * blockIdx.x + (t & 1)];
     else
-      hash = hash_by_block<kMostPieces>((const u8*)message, message_nbytes, kWritingWarps, sums);
+      hash = hash_by_block<kWritingWarps>((const u8*)message, message_nbytes, sums);
     if (which < 2 && t < 2) header[(which ? kFieldBaseHash : kFieldContentHash) + t] = hash;
     if (which == 2 && t == 0) header[kFieldIndexChecksum] = hash;
   }

@@ -10,12 +10,11 @@
 // the first block is stored. So no frame is larger than one of the host whose blocks are all stored. Nothing is written
 // behind a slot.
 #pragma once
-#include "hash.cuh"
+#include "hash_long.cuh"
 #include "places.cuh"
 
 constexpr u32 kWriters = 256, kWritingWarps = kWriters / 32;
-constexpr u32 kMostPieces = kLeafNbytes / kPiece - 1;  // whose sums are made at once
-constexpr u32 kSumsNbytes = (kMostPieces + 1) * kStripe;
+constexpr u32 kSumsNbytes = kPiecesAtOnce * kStripe;
 constexpr u32 kAlignment = 32;  // of blocks and frames
 constexpr u32 kNumberNbytes = 16;
 

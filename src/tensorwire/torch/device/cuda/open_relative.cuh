@@ -109,7 +109,7 @@ GLOBAL void BOUNDS(kRelativeThreads, 1)
   Opened* own = shared_opened;
   u32 t = threadIdx.x, most = kFixedNbytes + 8 * kMostDims;
   for (u32 i = t; i < kHeadNwords; i += kRelativeThreads)
-    header_words[i] = 8 * i < most ? eight_of(frame, (u32)min(pair.room, (u64)most), 8 * i) : 0;
+    header_words[i] = 8 * i < most ? hashed_at(frame, 8 * i, (u32)min(pair.room, (u64)most)) : 0;
   if (t == 0) *own = {}, said[1] = kDone;
   __syncthreads();
   if (t < 32) {

@@ -72,7 +72,7 @@ class Known(NamedTuple):
 
 
 class NewFrames:
-    """Tensors, perhaps bases, and the slots that their frames go to. Each call may find other content there. Serves many
+    """Tensors, perhaps bases, and the slots that frames go to. Each call may find other content there. Serves many
     threads.
 
     Holds addresses alone: the caller keeps tensors and slots alive.

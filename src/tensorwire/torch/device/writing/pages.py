@@ -66,7 +66,8 @@ class DevicePages:
         """Encode pages of the pool, the frame of each into a slot of its own.
 
         Args:
-            pool: (num_pages, ...), contiguous, of `dtype`, `page_words` elements a page. It is only read.
+            pool: (num_pages, ...), contiguous, of `dtype`, `page_words` elements a page. It is only read. Others
+                may not write to these pages meanwhile: the frame of a page that changes may be damaged.
             page_ids: int32 or int64, (count,), on the pool's device: which page goes into each slot.
             out: uint8, (count, slot), on that device: slots of `frame_nbytes` bytes or more, at multiples of 16 bytes
                 on a CUDA device. What a slot holds behind its frame is undefined, and what it holds at all where its
