@@ -32,7 +32,7 @@ BEHIND = 64
 """Bytes behind each slot that no kernel may touch."""
 NAMES = {dtype: coding.name for dtype, coding in encoding.CODINGS.items()}
 WITHIN = 1.03
-"""Of the host's bytes."""
+"""So many times the bytes of the host are allowed."""
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, **options: Any) -> StandIn:
