@@ -27,6 +27,7 @@ _WARPS = 8
 _RUN = 256
 LATER = (8976, 5144, 2586, 389)
 """Numbers in the second and later tiers of such a block in profile `fast`, the last one as bytes left out."""
+_STEPS_NBYTES = 47_712  # of shared memory
 _GROUP_NBYTES = 4 * 9216  # of a warpgroup
 _SLOTS_NBYTES = 13 << 10  # of shared memory, for each warp that multiplies
 _COPIED_NBYTES, _ROOM_NBYTES = 2664, 20 << 10
@@ -212,6 +213,20 @@ def _applied() -> Counted:
     return Counted("apply `sparse`, 1.8 % changed", kernel, 256, _WORDS, loops, 48 << 10, most=20, at_once=4)
 
 
+def _of_steps() -> Counted:
+    """The same pair of blocks, encoded with four classes: its string, its checksum, its place in the frame. Half of the
+    warps write positions, the others sizes."""
+    changed = (16 / 4, 0, 0, 0, *[2.6] * 4, 2.3, 2.3)  # 32 words by a thread; the last ones; places; classes; ranks
+    parts = (3, 0.5, 5, 0.5, 1.5, 4, 0.76, 0.28, 0.28)  # zeros; positions, codes; sizes, sets, 32 of each, codes; large
+    joined = (1, 1)
+    checksum = (0, 1 / _WARPS, 3, 0, 0)  # whole pieces; stripes of the last one; single bytes
+    placed = (1, 1, 0, 0, 1)  # blocks before it, until they have told; scrambled pieces; the copy
+    return Counted(
+        "encode `sparse`, 1.8 % changed", Kernel("write_steps.cuh", "write_steps<Bf16>"), 256, _WORDS,
+        (*changed, *parts, *joined, *checksum, *placed), _STEPS_NBYTES, going_on=(2 / _WARPS,), most=20, at_once=4,
+    )  # fmt: skip
+
+
 KERNELS = (
     Counted(
         "decode `resident`",
@@ -253,6 +268,17 @@ KERNELS = (
     _uncounted("encode pages in F8_E4M3, of any size", "page.cuh", "encode_pages<F8E4M3, false>"),
     _uncounted("encode pages in F8_E5M2", "page.cuh", "encode_pages<F8E5M2, true>"),
     _uncounted("encode pages in F8_E5M2, of any size", "page.cuh", "encode_pages<F8E5M2, false>"),
+    _of_steps(),
+    *(
+        Counted(
+            f"encode `sparse` in {dtype}",
+            Kernel("write_steps.cuh", f"write_steps<{layout}>"),
+            256,
+            shared_nbytes=_STEPS_NBYTES,
+        )
+        for dtype, layout in (("F16", "F16"), ("F8_E4M3", "F8E4M3"), ("F8_E5M2", "F8E5M2"))
+    ),
+    _uncounted("choose classes", "thresholds.cuh", "choose_thresholds<Bf16>"),
     Counted(
         "decode pages, with all checks",
         Kernel("unpage.cuh", "unpage<Bf16, true>"),
