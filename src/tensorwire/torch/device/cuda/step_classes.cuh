@@ -64,13 +64,15 @@ struct Classes {
       mark_16<T, NWORDS>(shared, count, i, own);
     }
 #pragma unroll 1
-    for (u32 i = n / 16 + thread; i < num_groups() * (kGroup / 16); i += threads) {  // zeros stand behind the last word
-      u32 own[4 * sizeof(T)] = {};
-#pragma unroll
-      for (u32 j = 0; j < 16; j++)
-        if (i * 16 + j < n) own[j * sizeof(T) / 4] |= (u32)words[i * 16 + j] << j * 8 * sizeof(T) % 32;
-      mark_16<T, NWORDS>(shared, count, i, own);
-    }
+    for (u32 i = n / 16 + thread; i < num_groups() * (kGroup / 16); i += threads)  // no bits stand behind the last word
+#pragma unroll 1
+      for (u32 c = 0; c + 1 < count; c++) {
+        constexpr u32 TOP = 1u << (8 * sizeof(T) - 1);
+        u32 least = shared->least[c] & (TOP - 1), bits = 0;
+#pragma unroll 1
+        for (u32 j = i * 16; j < min(i * 16 + 16, n); j++) bits |= ((words[j] | TOP) - least & TOP ? 1u : 0u) << (j & 15);
+        ((u16*)shared->masks)[c * (NWORDS * 2) + i] = (u16)bits;
+      }
   }
 
   // Counts before groups, and of classes. All threads; barriers stand before, inside and behind.
@@ -84,7 +86,6 @@ struct Classes {
       if (t < num_groups()) {
         uint4 four = ((const uint4*)(shared->masks + (c - 1) * NWORDS))[t];
         ones = __popc(four.x) + __popc(four.y) + __popc(four.z) + __popc(four.w);
-        if (t == n / kGroup) ones = ones_of_some(four, n % kGroup);  // a threshold of 0 is below zeros behind the last
       }
       u32 own = sum_before(ones, lane, &total);
       if (t < GROUPS) before[c * GROUPS] = (u16)own;
@@ -152,13 +153,4 @@ struct Classes {
 
  private:
   METHOD u32 num_groups() const { return (n + kGroup - 1) / kGroup; }
-
-  // Of the first `some` bits of 128.
-  METHOD static u32 ones_of_some(uint4 four, u32 some) {
-    u32 own[4] = {four.x, four.y, four.z, four.w}, ones = 0;
-#pragma unroll
-    for (u32 j = 0; j < 4; j++)
-      if (some > 32 * j) ones += __popc(some >= 32 * j + 32 ? own[j] : own[j] & ((1u << (some - 32 * j)) - 1));
-    return ones;
-  }
 };
