@@ -41,7 +41,9 @@ def applied(
     return [each.view(torch.uint8).numpy().tobytes() for each in tensors], status.tolist()
 
 
-def pair_of(dtype: str, n: int, share: float, largest: int = 3, profile: Profile = "fast") -> tuple[bytes, bytes, bytes]:
+def pair_of(
+    dtype: str, n: int, share: float, largest: int = 3, profile: Profile = "fast"
+) -> tuple[bytes, bytes, bytes]:
     """Frame, base and content of `n` words, of which about `share` changed."""
     base = base_of(dtype, n)
     data = step(base, dtype, steps_of(n, f"applied {dtype} {n} {share}", share, largest=largest))

@@ -117,7 +117,11 @@ class _Group:
     """Those with words of one size."""
 
     def __init__(
-        self, driver: Driver, pairs: Sequence[tuple[int, torch.Tensor, torch.Tensor]], status: torch.Tensor, verify: bool
+        self,
+        driver: Driver,
+        pairs: Sequence[tuple[int, torch.Tensor, torch.Tensor]],
+        status: torch.Tensor,
+        verify: bool,
     ) -> None:
         table = _table(pairs)
         pair_of = np.repeat(np.arange(len(pairs), dtype=np.uint32), table["leaves"])
