@@ -263,7 +263,7 @@ KERNELS = (
     _uncounted("check blocks before apply", "apply.cuh", "take_blocks<u16, false>"),
     _uncounted("hash leaves before apply", "apply.cuh", "hash_leaves<false>"),
     _uncounted("hash leaves behind apply", "apply.cuh", "hash_leaves<true>"),
-    _uncounted("open relative frames", "open_relative.cuh", "open_frames", stack_nbytes=64),
+    _uncounted("open relative frames", "open_relative.cuh", "open_frames"),
     _uncounted("decode `fast`, short runs", "words.cuh", "cascade_words<Bf16, 8, 0, 0x832112, false>"),
     _uncounted("decode `fast`, F32", "words.cuh", "cascade_words<F32, 24, 0, 0x832112, true>"),
     _uncounted("decode `fast`, F8_E4M3", "words.cuh", "cascade_words<F8E4M3, 4, 0, 0x832112, true>"),

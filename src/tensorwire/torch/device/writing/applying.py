@@ -70,8 +70,8 @@ def apply_(
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
     """
     frames, tensors = list(frames), [each.detach() for each in tensors]
-    _check(frames, tensors, status)
     driver = driver_of(status.device)
+    _check(frames, tensors, status, _ALIGNMENT if driver is not None else 1)
     if driver is None:
         for number, (frame, tensor) in enumerate(zip(frames, tensors, strict=True)):
             status[number] = _apply_on_host(frame, tensor, verify)
@@ -169,7 +169,7 @@ class _Group:
 _kept: Kept[Batch] = Kept()
 
 
-def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torch.Tensor) -> None:
+def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torch.Tensor, alignment: int) -> None:
     count, device = len(tensors), status.device
     if len(frames) != count:
         raise ValueError(f"expected {count} frames, one for each tensor, got {len(frames)}")
@@ -195,9 +195,9 @@ def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torc
                     f"expected {name} {number} contiguous and on {device}, as status is, got one on {each.device}, "
                     f"strides {each.stride()}"
                 )
-            if device.type != "cpu" and each.data_ptr() % _ALIGNMENT:
+            if each.data_ptr() % alignment:
                 raise ValueError(
-                    f"expected {name} {number} at a multiple of {_ALIGNMENT} bytes, got {each.data_ptr():#x}"
+                    f"expected {name} {number} at a multiple of {alignment} bytes, got {each.data_ptr():#x}"
                 )
     spans = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each in tensors if each.nbytes)
     if any(end > begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False)):
@@ -217,7 +217,7 @@ def _by_words(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
 
 
 def _word_nbytes(tensor: torch.Tensor) -> int:
-    return tensor.element_size() // (2 if tensor.is_complex() else 1)
+    return int(tensor.element_size()) // (2 if tensor.is_complex() else 1)
 
 
 def _table(pairs: Sequence[tuple[int, torch.Tensor, torch.Tensor]]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
