@@ -195,7 +195,8 @@ def test_damaged_strings(seeds: range) -> None:
     ):
         expected = on_host(case)
         if expected is None or status == Status.HOST_ONLY:
-            assert status and checked_status == status and checked_found == case[1], seed
+            assert status, seed
+            assert (checked_status, checked_found) == (status, case[1]), seed
         else:
             assert (status, found) == (Status.DONE, expected), seed
             assert (checked_status, checked_found) == (Status.CORRUPT, expected), seed
@@ -314,5 +315,5 @@ def test_arguments_are_checked() -> None:
         apply_([frame], [tensor.T], status)
     with pytest.raises(ValueError, match="two that do; give each one once"):
         apply_([frame, frame], [tensor, tensor[1]], status.expand(2).contiguous())
-    with pytest.raises(UnsupportedTensorError, match="torch.sparse_coo"):
+    with pytest.raises(UnsupportedTensorError, match=r"torch\.sparse_coo"):
         apply_([frame], [tensor.to_sparse()], status)

@@ -1,19 +1,20 @@
 // Relative frames applied to tensors in place: blocks that are same, stored, constant, or of kind sparse.
 //
-// take_blocks<T, WRITE>: blocks of threads for each leaf of the tensors, in a grid of leaves by some. Takes the blocks of
-// the frame that begin in its part of the leaf: checks their checksums, and all that they hold; or applies them.
-// hash_leaves<RESULT>: a block of threads for each leaf. The last one of a pair compares the content hash of what the
-// tensor holds, and says whether the frame is to be applied; or, behind that, of what has become of it.
+// take_blocks<T, WRITE>: blocks of threads for each leaf of the tensors, in a grid of leaves by some. Takes the blocks
+// of the frame that begin in its part of the leaf: checks their checksums, and all that they hold; or applies them.
+// compare_tensors<RESULT>: a block of threads for each leaf, which hashes it. The last one of a pair compares the content
+// hash, and says whether the frame is to be applied; or, behind that, whether the tensor has become what it should be.
 //
-// They are launched so: open_frames, take_blocks<T, false>, hash_leaves<false>, take_blocks<T, true>, hash_leaves<true>.
-// Without checks: open_frames, take_blocks<T, true>.
+// They are launched so: open_frames, take_blocks<T, false>, compare_tensors<false>, take_blocks<T, true>,
+// compare_tensors<true>. Without checks: open_frames, take_blocks<T, true>.
 //   pairs, opened, messages, status  as open_frames has them; it was launched before
 //   pair_of  u32: the pair of each leaf
 //
 // T is u8 or u16 where words have as many bits; u32 for larger ones, of which no block of kind sparse is applied.
 // kRelativeThreads threads. take_blocks has kTakeSharedNbytes of shared memory.
 //
-// With checks nothing is written of a frame that has a block that is not valid.
+// With checks nothing is written of a frame that has a block that is not valid. What frames hold must not change between
+// the launches: those behind open_frames go by places that it has checked.
 #pragma once
 #include "copy.cuh"
 #include "step_tiles.cuh"
@@ -39,7 +40,7 @@ static_assert(sizeof(u64) * 8 * kPiecesAtOnce <= sizeof(ClassesShared), "sums of
 struct Applying {
   const Pair* pair;
   Opened* opened;
-  u32 leaf;     // of the pair
+  u32 leaf;  // of the pair
   u32 leaf_nbytes;
   u64* message;
 };
@@ -238,7 +239,7 @@ GLOBAL void BOUNDS(kRelativeThreads, 4)
 
 template <bool RESULT>
 GLOBAL void BOUNDS(kRelativeThreads, 4)
-    hash_leaves(const Pair* pairs, Opened* opened, u64* messages, int* status, const u32* pair_of) {
+    compare_tensors(const Pair* pairs, Opened* opened, u64* messages, int* status, const u32* pair_of) {
   SHARED_ARRAY(u64, sums, 8 * kPiecesAtOnce);
   SHARED_ARRAY(u32, said, 1);
   Applying own = applying_of(pairs, opened, messages, pair_of);

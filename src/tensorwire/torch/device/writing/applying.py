@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,12 +50,14 @@ def apply_(
 
     In a graph, first make the call once outside: with the same frames, tensors and status, before the graph is
     captured. What it needs then stays on the device until the process ends. Each replay reads what the frames hold by
-    then. Any thread may call it, also several at once, but not with the same tensors.
+    then. Any thread may call it, also several at once, but not with the same tensors. Nothing else may write to frames
+    and tensors meanwhile.
 
     Args:
         frames: contiguous uint8 tensors of one dimension, all on one device; on a CUDA device at multiples of 16 bytes.
             Each begins with a frame; bytes may follow.
-        tensors: as many, contiguous, on the same device; on a CUDA device at multiples of 16 bytes. No two share memory.
+        tensors: as many, contiguous, on the same device; on a CUDA device at multiples of 16 bytes. No two of them
+            share memory.
         status: int32, (count,), on the same device: gets a `Status` for each, which `raise_for` makes an error of.
         verify: compare the content hashes of base and result, and check all blocks before the first word is written. A
             tensor that has the frame's content already is left as it is, with status DONE: to apply a frame twice is no
@@ -138,7 +141,7 @@ class _Group:
             self._copied = torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(status.device))
         self._held = held
-        on_device = [held[start:stop] for start, stop in zip(places, places[1:], strict=False)]
+        on_device = [held[start:stop] for start, stop in pairwise(places)]
         words = _WORDS[int(table["word_nbytes"][0])]
         common = {"pairs": on_device[0], "opened": on_device[2], "messages": on_device[3], "status": status}
         self._open = PackedKernel(
@@ -152,7 +155,7 @@ class _Group:
         self._apply = kernel(f"take_blocks<{words}, true>", _SHARED_NBYTES)
         if verify:
             self._check = kernel(f"take_blocks<{words}, false>", _SHARED_NBYTES)
-            self._compare_bases, self._compare_results = kernel("hash_leaves<false>"), kernel("hash_leaves<true>")
+            self._compare_bases, self._compare_results = kernel("compare_tensors<false>"), kernel("compare_tensors<true>")
 
     def launch(self, stream: int) -> None:
         if self._copied is not None and not is_capturing(self._held.device):
@@ -200,7 +203,7 @@ def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torc
                     f"expected {name} {number} at a multiple of {alignment} bytes, got {each.data_ptr():#x}"
                 )
     spans = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each in tensors if each.nbytes)
-    if any(end > begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False)):
+    if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
         raise ValueError("expected tensors that share no memory, got two that do; give each one once")
 
 
