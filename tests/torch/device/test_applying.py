@@ -16,9 +16,10 @@ from benchmarks.synthetic_pairs import synthetic_pair  # noqa: E402
 from reference.tensorwire_reference import Constant, Kind, Same, Sparse, Stored, encode  # noqa: E402
 from tensorwire import UnsupportedTensorError  # noqa: E402
 from tensorwire.codec import torch_name  # noqa: E402
-from tensorwire.torch.device import Status, apply_, raise_for  # noqa: E402
-from tensorwire.torch.device.writing import applying  # noqa: E402
+from tensorwire.torch.device import Status, apply_, encode_into, raise_for  # noqa: E402
+from tensorwire.torch.device.writing import applying, encoding  # noqa: E402
 from tensorwire.torch.device.writing.applying import Batch  # noqa: E402
+from tensorwire.torch.device.writing.kept import Kept  # noqa: E402
 from tests.support.conformance_relative import base_of, step, steps_of  # noqa: E402
 from tests.support.frame_surgery import Surgery  # noqa: E402
 from tests.support.golden import base_of as golden_base  # noqa: E402
@@ -79,6 +80,21 @@ def test_weights_before_and_after_a_step() -> None:
     old, new = (bytes(each.reshape(-1)) for each in synthetic_pair(1 << 15, 5e-6))
     frame = bytes(tensorwire.compress(new, dtype="BF16", base=old))
     assert applied([(frame, old, "BF16")]) == ([new], [Status.DONE])
+
+
+def test_what_kernels_encode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames that were made on a device as well: few changes, many, and none."""
+    driver = StandIn(seed=1)
+    monkeypatch.setattr(encoding, "driver_of", lambda device: driver)
+    monkeypatch.setattr(encoding, "_kept", Kept())
+    shapes = [("BF16", 5000, 0.02), ("F16", 3000, 0.05), ("F8_E4M3", 5003, 0.02), ("BF16", 2000, 0.0)]
+    pairs = [(dtype, *pair_of(dtype, n, share)[1:]) for dtype, n, share in shapes]
+    tensors, bases = ([tensor_of(pair[side], pair[0]) for pair in pairs] for side in (2, 1))
+    slots = [torch.zeros(2 * each.nbytes + 512, dtype=torch.uint8) for each in tensors]
+    sizes = torch.zeros(len(pairs), dtype=torch.int64)
+    encode_into(tensors, slots, sizes, profile="fast", base=bases)
+    cases = [(bits(slot), base, dtype) for slot, (dtype, base, _) in zip(slots, pairs, strict=True)]
+    assert applied(cases) == ([data for _, _, data in pairs], [Status.DONE] * len(pairs))
 
 
 def kind_names(entry: dict[str, Any]) -> set[str]:
