@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import environment, pages
-from benchmarks.device.machine_code import Code, Tools
+from benchmarks.device.machine_code import Code, Some, Tools
 from benchmarks.tables import filled
 from tensorwire.torch.device.driver import Kernel
 
@@ -37,6 +37,15 @@ _RESOLVED_NBYTES, _TEAMS_NBYTES = 9264, 25504
 """What a block of such a tile needs of shared memory once it is resolved, and what two need that are under way."""
 _ESCAPED_NBYTES = 960
 """The same of a block in F16 with one tier of 3 bits, of which 680 bytes escape."""
+
+_ESCAPED_PAIRS = 5
+"""Pairs of runs of such a block, of 64, in which a word escapes from 15 exponents. A function goes over them once more,
+which is not counted."""
+_ESCAPED_RUNS = 5
+"""Runs of such a block, of 128, in which one does."""
+_PAGE_NBYTES = 49_344
+"""Its bytes."""
+_PAGE_SHARED_NBYTES = 4096 + 9392
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ class Counted:
     kernel: Kernel
     threads: int
     words: float = 0
-    loops: tuple[float, ...] = ()
+    loops: tuple[float | Some, ...] = ()
     shared_nbytes: int = 0
     going_on: tuple[float, ...] = ()
     stack_nbytes: int = 0
@@ -85,6 +94,35 @@ def _resolving_in_turn() -> tuple[float, ...]:
     """The loops over a tier's runs, of widths 1, 2, 3, each time one of four tiers is resolved by half of the warps."""
     trips = ((0, 1), 4), ((2,), 2), ((3,), 2)
     return tuple(sum(2 * _warp_trips(LATER[t], at_once) for t in tiers) / 4 for tiers, at_once in trips)
+
+
+def _of_pages() -> tuple[float, ...]:
+    """The loops of a page that is encoded with all hashes."""
+    pairs = _WORDS // _RUN // 2
+    once = 1 / _WARPS  # by one warp
+    sampled, whole, uncoded = 0, 0, (0, 0, 0, 0)  # few words; equal ones; sums of those that have no digits
+    encoded = pairs / 2 / _WARPS, 0, _ESCAPED_PAIRS / _WARPS, 2 * once  # by two and one; lists; the descriptor
+    others = once, 0, 0, 0, 1  # sums of the last stripe; stored and equal words; padding
+    sums = _PAGE_NBYTES // 1024 / _WARPS, once, 1, 0
+    chain = divmod(pairs - 1, 8)
+    return sampled, whole, *uncoded, *encoded, *others, *sums, 0, 0, 3, *chain
+
+
+def _of_read_pages() -> tuple[float | Some, ...]:
+    """The loops of a frame of one block that is read; much of that is for a warp or two."""
+    once, runs = Some(1 / _WARPS, 1), _WORDS // _RUN
+    header = (
+        Some(3 / _WARPS, 1),
+        once,
+        once,
+        Some(2 / _WARPS, 1),
+    )  # copies; the shape; both checksums, four stripes each
+    index = once, once, once, Some(2 / _WARPS, 1)  # entries, records, zeros behind them, padding
+    checks = 1, _PAGE_NBYTES // 1024 / _WARPS, once, once, 0  # the block; its sums, and those of the last stripes
+    escapes = runs / 64, once, Some(1 / _WARPS, runs / 32), 0  # counted, a lane for eight words; zeros; added up
+    words = 1, 0, 0, runs / 32, 0  # the block; equal words, and lo above 240; 16 runs in two steps at once, and in one
+    patches = 1, _ESCAPED_RUNS / _WARPS, 1 / 2, 1 / 2  # runs, those of them that have escapes, and these in two halves
+    return *header, *index, *checks, *escapes, Some(1 / _WARPS, runs * 3 / 8 / 8), *words, *patches, 0
 
 
 def _uncounted(what: str, header: str, expression: str, threads: int = 256, stack_nbytes: int = 0) -> Counted:
@@ -131,6 +169,26 @@ def _by_wgmma(eights: int, inputs: str, most: float) -> Counted:
     )  # fmt: skip
 
 
+def _applied() -> Counted:
+    """A block of kind sparse with two classes and 583 changed words, 1.78 %, as the encoder makes it of weights before
+    and after a step of 5e-6 (benchmarks/synthetic_pairs.py). Warp 0 reads its string: of what others do not do, each of
+    the eight warps counts for an eighth."""
+    stored, long_zeros = (0,) * 5, 0  # what few blocks have: stored ones; more than 31 zeros in a code
+    masks = (8, 1, 0, 0)  # 16 words by a thread, a threshold each; the last words, if they are fewer
+    # Batches of codes, and rounds of each until lanes agree; codes in each round, and codes once more.
+    positions = (1, 2.4, 10.8, long_zeros, 11.1, long_zeros)
+    sets = (0.75, 2.6, 2.2, long_zeros, 2.8, long_zeros)
+    members = (0.7, 1, 1, 2.2)  # 32 words of a set; of one that is inverted marks, members, and 32 others
+    large = (14, long_zeros, 0)
+    by_warp_0 = (2 / 8, long_zeros, 9.6, *positions, 2 / 8, 2, long_zeros, *sets, *members, *large, 1 / 8)
+    # Two classes are counted; both have the words that the last changed ones need; their words are moved.
+    placed = (1, 2, 2, 2, 583 / 2 / 256, 0)
+    by_tiles, constant, copied = (0,) * 21, (0, 0), (0, 0)
+    loops = (1, *stored, *masks, *by_warp_0, *placed, *by_tiles, *constant, *copied)
+    kernel = Kernel("apply.cuh", "take_blocks<u16, true>")
+    return Counted("apply `sparse`, 1.8 % changed", kernel, 256, _WORDS, loops, 48 << 10, most=20, at_once=4)
+
+
 KERNELS = (
     Counted(
         "decode `resident`",
@@ -153,6 +211,39 @@ KERNELS = (
         shared_nbytes=_ROOM_NBYTES,
         most=14,
         at_once=4,
+    ),
+    Counted(
+        "encode pages",
+        Kernel("page.cuh", "encode_pages<Bf16, true>"),
+        256,
+        _WORDS,
+        _of_pages(),
+        _PAGE_SHARED_NBYTES,
+        going_on=(1, 1 / _WARPS),
+        most=16,
+        at_once=3,
+    ),
+    _uncounted("encode pages of any size", "page.cuh", "encode_pages<Bf16, false>"),
+    _uncounted("encode pages in F16", "page.cuh", "encode_pages<F16, true>"),
+    _uncounted("encode pages in F16, of any size", "page.cuh", "encode_pages<F16, false>"),
+    _uncounted("encode pages in F8_E4M3", "page.cuh", "encode_pages<F8E4M3, true>"),
+    _uncounted("encode pages in F8_E4M3, of any size", "page.cuh", "encode_pages<F8E4M3, false>"),
+    _uncounted("encode pages in F8_E5M2", "page.cuh", "encode_pages<F8E5M2, true>"),
+    _uncounted("encode pages in F8_E5M2, of any size", "page.cuh", "encode_pages<F8E5M2, false>"),
+    Counted(
+        "decode pages, with all checks",
+        Kernel("unpage.cuh", "unpage<Bf16, true>"),
+        256,
+        _WORDS,
+        _of_read_pages(),
+        most=14,
+        at_once=4,
+    ),
+    *(
+        _uncounted(f"decode pages{what}{size}", "unpage.cuh", f"unpage<{layout}, {whole}>")
+        for what, layout in (("", "Bf16"), (" in F16", "F16"), (" in F8_E4M3", "F8E4M3"), (" in F8_E5M2", "F8E5M2"))
+        for size, whole in ((", whole", "true"), (", of any size", "false"))
+        if (layout, whole) != ("Bf16", "true")
     ),
     _of_cascades("product `fast`, 1 to 8 inputs", "Bf16", 2, 1, 14, 2),
     _of_cascades("product `fast`, 9 to 16 inputs", "Bf16", 2, 2, 15, 2),

@@ -57,7 +57,15 @@ def _register_with_transformers() -> None:
         from .integrations import transformers  # noqa: F401 - registers
 
 
+def _register_devices_with_sync() -> None:
+    from ..sync.elsewhere import register
+    from .device.sync.memory import DeviceMemory
+
+    register(DeviceMemory())
+
+
 after_import("transformers.quantizers", _register_with_transformers)
+after_import("tensorwire.sync.elsewhere", _register_devices_with_sync)
 
 
 def _open_on_device(frame: "Tensor") -> FrameThere:

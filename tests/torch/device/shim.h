@@ -71,6 +71,7 @@ SHIM(void) shim_copy(u32 to, const void* from, u32 nbytes);
 SHIM(void) shim_commit();
 SHIM(void) shim_wait(u32 newest);
 SHIM(void) shim_atomic(const void* at, u32 nbytes);
+SHIM(void) shim_kept(const void* at);
 SHIM(u32) shim_f16_of(float value);
 SHIM(float) shim_float_of_f16(u32 bits);
 
@@ -98,27 +99,52 @@ DEV u32 prmt(u32 a, u32 b, u32 selector) {
   }
   return r;
 }
+DEV u32 sign_bytes(u32 octets) { return prmt(octets, 0, 0xba98); }
 DEV u32 bits_of(u32 mask, u32 a, u32 b) { return (mask & a) | (~mask & b); }
+DEV u32 unlike_and(u32 a, u32 b, u32 c) { return (a ^ b) & c; }
+DEV u32 unlike_or(u32 a, u32 b, u32 c) { return (a ^ b) | c; }
 DEV u32 __funnelshift_r(u32 low, u32 high, u32 shift) { return (u32)((low | (u64)high << 32) >> (shift & 31)); }
+DEV u32 __funnelshift_l(u32 low, u32 high, u32 shift) { return (u32)((low | (u64)high << 32) << (shift & 31) >> 32); }
 DEV int __popc(u32 v) { return __builtin_popcount(v); }
 DEV int __ffs(u32 v) { return __builtin_ffs(v); }
 DEV int __clz(u32 v) { return v ? __builtin_clz(v) : 32; }
+DEV u32 __umulhi(u32 a, u32 b) { return (u32)((u64)a * b >> 32); }
 DEV u64 __umul64hi(u64 a, u64 b) { return (u64)((unsigned __int128)a * b >> 64); }
 template <class T>
 DEV T min(T a, T b) {
   return b < a ? b : a;
 }
+template <class T>
+DEV T max(T a, T b) {
+  return a < b ? b : a;
+}
 DEV u32 __float_as_uint(float v) { return __builtin_bit_cast(u32, v); }
 DEV float __uint_as_float(u32 v) { return __builtin_bit_cast(float, v); }
 DEV u32 f16_of(float value) { return shim_f16_of(value); }
 DEV float float_of_f16(u32 bits) { return shim_float_of_f16(bits); }
+DEV u64 add_product(u32 a, u32 b, u64 sum) { return sum + (u64)a * b; }
+DEV u32 add_scaled(u32 a, u32 factor, u32 b) { return a * factor + b; }
 DEV u32 add_byte(u32 octets, int k, u32 sum) { return sum + (octets >> 8 * k & 255); }
+DEV u32 add_bytes(u32 octets, u32 sum) {
+  for (int k = 0; k < 4; k++) sum = add_byte(octets, k, sum);
+  return sum;
+}
+DEV u32 add_products(u32 a, u32 b, u32 sum) {
+  for (int k = 0; k < 4; k++) sum += (signed char)(a >> 8 * k) * (signed char)(b >> 8 * k);
+  return sum;
+}
 template <class T>
 DEV T __ldg(const T* at) {
   return *at;
 }
+DEV u32 kept(u32 number) { return number; }
 template <class T>
 DEV T* kept(T* address) {
+  shim_kept(address);
+  return address;
+}
+template <class T>
+DEV T* kept_anywhere(T* address) {
   return address;
 }
 
@@ -197,6 +223,10 @@ typedef u32 shared_at;
 DEV shared_at shared_address(const void* place) { return (u32)((const u8*)place - shim_place.shared); }
 DEV u32 lds32(shared_at at) { return *(const u32*)(shim_place.shared + at); }
 DEV u32 lds32_next(shared_at at) { return lds32(at + 4); }
+template <int OFFSET>
+DEV void or_shared(shared_at at, u32 bits) {
+  atomicOr((u32*)(shim_place.shared + at + OFFSET), bits);
+}
 DEV void lds_matrices(u32* words, shared_at at) {
   uint4 row = *(const uint4*)(shim_place.shared + at);
   words[0] = row.x, words[1] = row.y, words[2] = row.z, words[3] = row.w;

@@ -41,7 +41,9 @@ def applied(
     return [each.view(torch.uint8).numpy().tobytes() for each in tensors], status.tolist()
 
 
-def pair_of(dtype: str, n: int, share: float, largest: int = 3, profile: Profile = "fast") -> tuple[bytes, bytes, bytes]:
+def pair_of(
+    dtype: str, n: int, share: float, largest: int = 3, profile: Profile = "fast"
+) -> tuple[bytes, bytes, bytes]:
     """Frame, base and content of `n` words, of which about `share` changed."""
     base = base_of(dtype, n)
     data = step(base, dtype, steps_of(n, f"applied {dtype} {n} {share}", share, largest=largest))
@@ -58,3 +60,27 @@ def test_applied(dtype: str, n: int, share: float, largest: int, verify: bool) -
     found, status = applied([(frame, base, dtype)], verify=verify, checked=n < 10_000)
     assert status == [Status.DONE]
     assert found == [data]
+
+
+GOLDENS = [entry for entry in manifest("frames") if entry["base"] and torch_name(entry["dtype"])]
+KINDS = {"same", "stored", "constant"}
+
+
+def applies(entry: dict) -> bool:
+    """Whether kernels apply a golden, or find nothing to do."""
+    if entry["content_hash"] == entry["base"]:
+        return True
+    kinds = {coding.split("/")[0].split("(")[0].split("+")[0] for coding in entry["codings"]}
+    return kinds <= (KINDS | {"sparse"} if entry["layout"][0] <= 2 else KINDS)
+
+
+def test_goldens() -> None:
+    """Every valid one is applied, or left to the host and its base left as it was."""
+    pairs = [(frame_of(entry), golden_base(entry), entry["dtype"]) for entry in GOLDENS]
+    found, status = applied(pairs)
+    for entry, (frame, base, _), result, number in zip(GOLDENS, pairs, found, status, strict=True):
+        assert number == (Status.DONE if applies(entry) else Status.HOST_ONLY), entry["name"]
+        expected = base
+        if number == Status.DONE:
+            expected = tensorwire.decompress(frame, base=base, framework="bytes")
+        assert result == expected, entry["name"]

@@ -4,21 +4,18 @@
 //   Encoded block = encode_block<L, WHOLE, SUMS>(words, n, sampled, align, out, capacity, room, sums);
 //
 //   L         Bf16, F16, F8E4M3 or F8E5M2
-//   WHOLE     whether the words begin at a multiple of 16 bytes, and all runs are full. Else they begin at one of a
-//   word,
-//             and n is any number.
+//   WHOLE     whether the words begin at a multiple of 16 bytes, and all runs are full; else they begin anywhere
 //   SUMS      whether `sums` gets those of H of the words (hash.cuh), complete for hash_of_sums
 //   n         of the words, 1 to kMostEncodedWords
 //   align     A of the frame
-//   out       at a multiple of 16 bytes
+//   out       at a multiple of 16 bytes, in global or in shared memory
 //   capacity  bytes of it that may be written
 //   room      of shared memory, by room_for
 //
 // All kEncoders threads of a block of threads take part. Warps take consecutive runs, so that their lists of escapes
 // stand in order, and meet once, when all have counted theirs. What they write is there behind a barrier.
 #pragma once
-#include "frame.cuh"
-#include "hash.cuh"
+#include "encode_runs.cuh"
 
 constexpr u32 kEncoders = 256, kEncodingWarps = kEncoders / 32;
 constexpr u32 kMostEncodedWords = 1 << 17;  // a warp has a bit for each of its pairs of runs
@@ -26,32 +23,17 @@ constexpr u32 kOneTierDescriptor = 15;      // lo, a2 to a5, n2 to n6, extended 
 constexpr u32 kMostEscapes = 65535;
 constexpr u32 kSampled = 1024, kSamplesOfThread = kSampled / kEncoders;
 
-// How the words of a layout are coded, and which of a run a lane has: groups j to j + V - 1 of each row, for j = V *
-// its number among 16 lanes. A group is four words; between rows lie STRIDE groups, a word of the digits' first plane.
-template <class L>
-struct OneTier {
-  static constexpr int WIDTH = L::EXPONENT_BITS == 8 ? 4 : 3;
-  static constexpr u32 NAMED = (1 << WIDTH) - 1;  // exponents that have a digit
-  // With the highest exponent that can be named. With 8 bits it is one less: products add 15 to it in a byte.
-  static constexpr u32 MOST_LO = (1 << L::EXPONENT_BITS) - NAMED - (L::EXPONENT_BITS == 8);
-  static constexpr int LEAD = leading(WIDTH), ROWS = 8 / LEAD, V = 4 / ROWS;
-  static constexpr u32 STRIDE = 8 * LEAD;
-};
-
-// Shared memory of an encoder. `list_nbytes` for each warp; with those of its words no block is stored for want of it.
+// Shared memory of an encoder. A warp with more escapes than `list_nbytes` goes over its runs that have some twice.
 struct EncodeRoom {
   u32* counters;  // kCounters
   u8* lists;
   u32 list_nbytes;
 };
-constexpr u32 kCounters =
-    256 + 32 + 4 + kEncodingWarps;  // of exponents, and zeros behind; the choice; escapes of warps
+// Exponents, and zeros behind them; the choice; escapes of warps.
+constexpr u32 kCounters = 256 + 32 + 4 + kEncodingWarps;
 constexpr u32 kChoice = 256 + 32, kUnlike = kChoice + 1, kNotConstant = kChoice + 2, kFound = kChoice + 4;
 
 FOLDED u32 pairs_of_warp(u32 n) { return ((n / 256 + 1) / 2 + kEncodingWarps - 1) / kEncodingWarps; }
-
-// The escapes that a warp may have: the last one has a run that is short, besides.
-FOLDED u32 most_of_list(u32 n) { return pairs_of_warp(n) * 512 + (n % 256 + 15) / 16 * 16; }
 
 FOLDED u32 encode_room_nbytes(u32 list_nbytes) { return kCounters * 4 + kEncodingWarps * list_nbytes; }
 
@@ -68,177 +50,9 @@ struct Encoded {
   u32 escapes;
 };
 
-// Words -------------------------------------------------------------------------------------------------------------
-
-template <class L>
-DEV u32 word_at(const u8* words, u32 i) {
-  return L::NBYTES == 2 ? ((const u16*)words)[i] : words[i];
-}
-
-template <class L>
-DEV u32 exponent_of(u32 word) {
-  return word >> L::MANTISSA_BITS & ((1u << L::EXPONENT_BITS) - 1);
-}
-
-template <class L>
-DEV u32 rest_of(u32 word) {
-  constexpr u32 MANTISSA = (1u << L::MANTISSA_BITS) - 1;
-  return bits_of(MANTISSA, word, word >> L::EXPONENT_BITS) & (2 * MANTISSA + 1);
-}
-
-// V groups of words.
-template <class L, bool WHOLE, int V>
-DEV void load_groups(u32* words, const u8* at) {
-  if constexpr (WHOLE) {
-    load_words<V * L::NBYTES>(words, (const u32*)at);
-  } else {
-#pragma unroll
-    for (int i = 0; i < V * L::NBYTES; i++) {
-      words[i] = 0;
-#pragma unroll
-      for (int b = 0; b < 4; b += L::NBYTES) words[i] |= word_at<L>(at + 4 * i + b, 0) << 8 * b;
-    }
-  }
-}
-
-// A group's exponents and the bytes of its rests, V registers apart.
-template <class L, int V>
-DEV u32 split_group(const u32* words, u32* rest) {
-  constexpr int M = L::MANTISSA_BITS, TOP = L::NBYTES - 1, OWN = M % 8;  // OWN: bits below the sign in its byte
-  u32 octets[2] = {words[0]};
-  if constexpr (TOP) octets[0] = prmt(words[0], words[1], 0x6420), octets[1] = prmt(words[0], words[1], 0x7531);
-  rest[0] = octets[0];
-  rest[M / 8 * V] = bits_of(((1u << OWN) - 1) * kOnes, octets[M / 8], octets[TOP] >> (7 - OWN));
-  if (OWN < 7) rest[M / 8 * V] &= ((2u << OWN) - 1) * kOnes;
-  if constexpr (M < 8 * TOP)  // of the exponent, the lowest bits stand in the byte below
-    return bits_of(((1u << (8 * TOP - M)) - 1) * kOnes, octets[0] >> M, octets[TOP] << (8 * TOP - M));
-  else
-    return octets[TOP] >> (M - 8 * TOP) & ((1u << L::EXPONENT_BITS) - 1) * kOnes;
-}
-
-// The interval that digits name, for four exponents at a time.
-struct Interval {
-  u32 low, flip;
-
-  METHOD explicit Interval(u32 lo) {
-    u32 all = lo * kOnes;
-    low = all & 0x7f7f7f7fu, flip = ~all & 0x80808080u;
-  }
-
-  // x - lo, in each byte.
-  METHOD u32 steps(u32 x) const {
-    u32 difference = (x | 0x80808080u) - low;
-    return difference ^ (x & 0x80808080u) ^ flip;
-  }
-};
-
-// Not 0 if a step is no digit. It may carry from an escape into the next byte.
-template <class L>
-DEV u32 may_escape(u32 steps) {
-  return (steps | (steps + kOnes)) & ~OneTier<L>::NAMED * kOnes;
-}
-
-// 1 in each byte whose step is no digit.
-template <class L>
-DEV u32 escapes_of(u32 steps) {
-  return (((steps & 0x7f7f7f7fu) + (128 - OneTier<L>::NAMED) * kOnes) | steps) >> 7 & kOnes;
-}
-
-// Planes ------------------------------------------------------------------------------------------------------------
-
-// A plane begins at a multiple of 16 bytes only if all runs are full.
-template <bool WHOLE, int V>
-DEV void store_groups(u32* at, const u32* groups) {
-  if constexpr (WHOLE) {
-    store_words<V>(at, groups);
-  } else {
-#pragma unroll
-    for (int v = 0; v < V; v++) at[v] = groups[v];
-  }
-}
-
-// One run of a plane of P bits. `numbers` of row k stand in numbers[k], a byte each. All lanes of a warp take part.
-template <class L, bool WHOLE, int P, int V>
-DEV void store_plane(u32* run, u32 j, const u32 (*numbers)[V], bool here) {
-  typedef OneTier<L> Tier;
-  if constexpr (P == 8) {
-#pragma unroll
-    for (int k = 0; k < Tier::ROWS; k++)
-      if (here) store_groups<WHOLE, V>(run + k * Tier::STRIDE + j, numbers[k]);
-  } else if constexpr (P >= Tier::LEAD) {
-    constexpr int APART = P / Tier::LEAD;  // rows of a word
-#pragma unroll
-    for (int r = 0; r < APART; r++) {
-      u32 words[V];
-#pragma unroll
-      for (int v = 0; v < V; v++) {
-        words[v] = numbers[r][v];
-#pragma unroll
-        for (int k = r + APART; k < Tier::ROWS; k += APART) words[v] += numbers[k][v] << k / APART * P;
-      }
-      if (here) store_groups<WHOLE, V>(run + r * Tier::STRIDE + j, words);
-    }
-  } else {
-    static_assert(V == 1 && Tier::LEAD == 2 * P, "two lanes have the numbers of a word");
-    u32 word = 0;
-#pragma unroll
-    for (int k = 0; k < Tier::ROWS; k++) word += numbers[k][0] << Tier::LEAD * k;
-    word <<= j / (8 * P) * P;
-    word |= __shfl_xor_sync(0xffffffffu, word, 8 * P);
-    if (here && j < 8 * P) run[j] = word;
-  }
-}
-
-// A run of a field of BITS bits, 1 to 8, of n numbers; `field` is where it begins in the block.
-template <class L, bool WHOLE, int BITS, int V>
-DEV u32* store_field(u32* field, u32 n, u32 run, u32 j, const u32 (*numbers)[V], bool here) {
-  constexpr int ROWS = OneTier<L>::ROWS;
-  if constexpr (BITS == 8) {
-    store_plane<L, WHOLE, 8, V>(field + run * 64, j, numbers, here);
-    return field + ((n + 3) >> 2);
-  } else {
-    constexpr int FIRST = leading(BITS), LEFT = BITS - FIRST;
-    u32 part[ROWS][V];
-#pragma unroll
-    for (int k = 0; k < ROWS; k++)
-#pragma unroll
-      for (int v = 0; v < V; v++) part[k][v] = LEFT ? numbers[k][v] & ((1u << FIRST) - 1) * kOnes : numbers[k][v];
-    store_plane<L, WHOLE, FIRST, V>(field + run * (8 * FIRST), j, part, here);
-    field += (n * FIRST + 31) >> 5;
-    if constexpr (LEFT > 0) {
-#pragma unroll
-      for (int k = 0; k < ROWS; k++)
-#pragma unroll
-        for (int v = 0; v < V; v++) part[k][v] = numbers[k][v] >> FIRST & ((1u << LEFT) - 1) * kOnes;
-      return store_field<L, WHOLE, LEFT, V>(field, n, run, j, part, here);
-    }
-    return field;
-  }
-}
-
-// The same of a run of c numbers that is short, by a warp: number(i) is the i-th.
-template <int BITS, class Number>
-DEV u32* store_short_field(u32* field, u32 n, u32 c, Number number) {
-#pragma unroll
-  for (int p = 8, below = 0; p; p >>= 1) {
-    if (!(BITS & p)) continue;
-    u32 nbytes = 4 * stride_of<false>(c, p);
-    u8* run = (u8*)(field + n / 256 * (8 * p));
-    for (u32 b = threadIdx.x & 31; b < nbytes; b += 32) {
-      u32 octet = 0;
-      for (int k = 0; k * p < 8; k++)
-        if (b + k * nbytes < c) octet |= (number(b + k * nbytes) >> below & ((1u << p) - 1)) << k * p;
-      run[b] = (u8)octet;
-    }
-    field += (n * p + 31) >> 5;
-    below += p;
-  }
-  return field;
-}
-
 // The interval -----------------------------------------------------------------------------------------------------
 
-// Choose the interval by up to kSampled words, and see whether they are equal. Of intervals with as many words the
+// Choose the interval by up to kSampled words, and see whether they are equal. Where intervals have as many words, the
 // lowest is taken, as exponents reach farther down than up; but one that does not need its last exponent before others.
 template <class L, bool WHOLE>
 DEV Sampled sample_block(const u8* words, u32 n, const EncodeRoom& room) {
@@ -248,16 +62,20 @@ DEV Sampled sample_block(const u8* words, u32 n, const EncodeRoom& room) {
   counters[t] = 0;
   if (t < 36) counters[256 + t] = 0;
   __syncthreads();
-  // Four neighbours from a place in each share that is never the same: content may repeat from one share to the next.
-  u32 place = t * share + (t * 158 % 256 * (share - min(share, kSamplesOfThread)) >> 8), step = 1;
-  if (n <= kSampled) place = t, step = kEncoders;
-  bool unlike = false;
-#pragma unroll
-  for (u32 i = 0; i < kSamplesOfThread; i++) {
-    if (place + i * step >= n) continue;
-    u32 word = word_at<L>(words, place + i * step);
-    unlike |= word != first;
+  u32 unlike = 0;
+  const auto count = [&](u32 place) {
+    u32 word = word_at<L>(words, place);
+    unlike |= word ^ first;
     atomicAdd(&counters[exponent_of<L>(word)], 1u);
+  };
+  if (n > kSampled) {
+    // Four neighbours from a place in each share that is never the same: content may repeat from one share to the next.
+    u32 place = t * share + (t * 158 % 256 * (share - kSamplesOfThread) >> 8);
+#pragma unroll
+    for (u32 i = 0; i < kSamplesOfThread; i++) count(place + i);
+  } else {
+#pragma unroll 1
+    for (u32 place = t; place < n; place += kEncoders) count(place);
   }
   if (__any_sync(0xffffffffu, unlike) && (t & 31) == 0) atomicOr(&counters[kUnlike], 1u);
   __syncthreads();
@@ -271,224 +89,6 @@ DEV Sampled sample_block(const u8* words, u32 n, const EncodeRoom& room) {
   if ((t & 31) == 0) atomicMax(&counters[kChoice], most);
   __syncthreads();
   return {255 - (counters[kChoice] & 255), counters[kUnlike] == 0};
-}
-
-// Runs --------------------------------------------------------------------------------------------------------------
-
-// A block under way, as a lane sees it.
-template <class L, bool WHOLE>
-struct Encoding {
-  typedef OneTier<L> Tier;
-  static constexpr int ROWS = Tier::ROWS, V = Tier::V, NWORDS = V * L::NBYTES;
-  const u8* words;
-  u32* out;
-  u32 n, lane, half, j;
-  Interval interval;
-
-  METHOD Encoding(const u8* words, u32* out, u32 n, u32 lo)
-      : words(words), out(out), n(n), lane(threadIdx.x & 31), half(lane >> 4), j(lane % 16 * V), interval(lo) {}
-
-  METHOD bool is_here(u32 pair) const { return 2 * pair + half < n >> 8; }
-
-  // The lane's words of its run of a pair.
-  METHOD void load(u32 (*own)[NWORDS], u32 pair) const {
-    const u8* at = words + (u64)pair * (512 * L::NBYTES) + half * (256 * L::NBYTES) + j * (4 * L::NBYTES);
-#pragma unroll
-    for (int k = 0; k < ROWS; k++) load_groups<L, WHOLE, V>(own[k], at + k * Tier::STRIDE * (4 * L::NBYTES));
-  }
-
-  METHOD void split(const u32 (*own)[NWORDS], u32 (*x)[V], u32 (*rest)[ROWS][V]) const {
-#pragma unroll
-    for (int k = 0; k < ROWS; k++)
-#pragma unroll
-      for (int v = 0; v < V; v++) {
-        u32 bytes[2];
-        x[k][v] = split_group<L, 1>(own[k] + v * L::NBYTES, bytes);
-#pragma unroll
-        for (int b = 0; b < L::REST_NBYTES; b++) rest[b][k][v] = bytes[b];
-      }
-  }
-
-  METHOD u32* store_rests(u32 pair, const u32 (*rest)[ROWS][V], bool here) const {
-    u32 run = 2 * pair + half;
-    u32* field = out;
-    if constexpr (L::REST_BITS > 8) field = store_field<L, WHOLE, 8, V>(field, n, run, j, rest[0], here);
-    constexpr int LAST = L::REST_NBYTES - 1;
-    return store_field<L, WHOLE, L::REST_BITS - 8 * LAST, V>(field, n, run, j, rest[LAST], here);
-  }
-
-  METHOD u32* digits() const { return out + field_nwords(n, L::REST_BITS); }
-
-  METHOD void store_digits(u32 pair, const u32 (*steps)[V], bool here) const {
-    store_field<L, WHOLE, Tier::WIDTH, V>(digits(), n, 2 * pair + half, j, steps, here);
-  }
-};
-
-// The sums of a piece of H, from the words that the lanes of a warp have of two runs; for words of 16 bits.
-template <class L>
-struct PieceSums {
-  typedef OneTier<L> Tier;
-  static constexpr int ROWS = Tier::ROWS, V = Tier::V;
-  u64 key[ROWS][V];
-
-  METHOD PieceSums() {
-    u32 lane = threadIdx.x & 31;
-#pragma unroll
-    for (int k = 0; k < ROWS; k++)
-#pragma unroll
-      for (int v = 0; v < V; v++) {
-        u32 group = (lane >> 4) * 64 + k * Tier::STRIDE + lane % 16 * V + v;  // of 8 bytes
-        key[k][v] = secret_at(8 * (group >> 3) + 8 * (group & 7));
-      }
-  }
-
-  METHOD void store(u64* sums, const u32 (*own)[2 * V], bool here) const {
-    u32 lane = threadIdx.x & 31;
-    u64 sum[V], plain[V];
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-      sum[v] = plain[v] = 0;
-#pragma unroll
-      for (int k = 0; k < ROWS; k++) {
-        u64 value = pair64(own[k][2 * v], own[k][2 * v + 1]);
-        if (here) sum[v] += hash_product(value, key[k][v]), plain[v] += value;
-      }
-    }
-    u32 at = lane;
-    if constexpr (V == 2) {  // two of the eight, of which a lane keeps one
-      at = 2 * (lane & 3) + (lane >> 2);
-      sum[0] += plain[1], sum[1] += plain[0];
-      u64 other = lane & 4 ? sum[0] : sum[1];
-      sum[0] = (lane & 4 ? sum[1] : sum[0]) + __shfl_xor_sync(0xffffffffu, other, 4);
-    } else {
-      sum[0] += __shfl_xor_sync(0xffffffffu, plain[0], 1);
-    }
-    sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], 8);
-    sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], 16);
-    if (lane < 8) sums[at] = sum[0];
-  }
-};
-
-// Pairs [pair, end), STEPS at a time until fewer are left, as if no word escaped. The next pair; and a bit in
-// `escaping` for each, from `first` on, that has a word that does.
-template <class L, bool WHOLE, bool SUMS, int STEPS, bool BOTH>
-DEV u32 encode_pairs(const Encoding<L, WHOLE>& block, u32 pair, u32 end, u32 first, u32& escaping, u64* sums) {
-  typedef Encoding<L, WHOLE> Block;
-  constexpr int ROWS = Block::ROWS, V = Block::V;
-  PieceSums<L> piece;
-#pragma unroll 1
-  for (; pair + STEPS <= end; pair += STEPS) {
-    u32 own[STEPS][ROWS][Block::NWORDS];
-    bool here[STEPS];
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-      here[s] = BOTH || block.is_here(pair + s);
-      if (here[s]) block.load(own[s], pair + s);
-    }
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-      u32 x[ROWS][V], rest[L::REST_NBYTES][ROWS][V], any = 0;
-      block.split(own[s], x, rest);
-#pragma unroll
-      for (int k = 0; k < ROWS; k++)
-#pragma unroll
-        for (int v = 0; v < V; v++) x[k][v] = block.interval.steps(x[k][v]), any |= may_escape<L>(x[k][v]);
-      block.store_rests(pair + s, rest, here[s]);
-      block.store_digits(pair + s, x, here[s]);
-      if (__any_sync(0xffffffffu, here[s] && any != 0)) escaping |= 1u << (pair + s - first);
-      if constexpr (SUMS) piece.store(sums + 8 * (pair + s), own[s], here[s]);
-    }
-  }
-  return pair;
-}
-
-// The escapes of a pair of runs to the list of its warp, which has `found` before; how many it has then. Their digits
-// are written anew.
-template <class L, bool WHOLE>
-DEV u32 list_pair(const Encoding<L, WHOLE>& block, u32 pair, u8* list, u32 list_nbytes, u32 found) {
-  typedef Encoding<L, WHOLE> Block;
-  constexpr int ROWS = Block::ROWS, V = Block::V;
-  constexpr u32 NAMED = Block::Tier::NAMED;
-  bool here = block.is_here(pair);
-  u32 own[ROWS][Block::NWORDS], x[ROWS][V], rest[L::REST_NBYTES][ROWS][V], digits[ROWS][V], escapes[ROWS][V];
-  if (here) block.load(own, pair);
-  block.split(own, x, rest);
-  u32 count = 0;  // by rows, a byte each
-#pragma unroll
-  for (int k = 0; k < ROWS; k++)
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-      u32 steps = block.interval.steps(x[k][v]);
-      escapes[k][v] = here ? escapes_of<L>(steps) : 0;
-      digits[k][v] = (steps & NAMED * kOnes) | escapes[k][v] * NAMED;
-      count += __popc(escapes[k][v]) << 8 * k;
-    }
-  block.store_digits(pair, digits, here);
-  u32 sum = count;
-#pragma unroll
-  for (int distance = 1; distance < 16; distance *= 2) sum = add_before<16>(sum, distance);
-  u32 first = __shfl_sync(0xffffffffu, sum, 15), second = __shfl_sync(0xffffffffu, sum, 31), in_first = 0, in_both = 0;
-#pragma unroll
-  for (int k = 0; k < ROWS; k++) {
-    in_first = add_byte(first, k, in_first);
-    in_both = add_byte(first, k, add_byte(second, k, in_both));
-  }
-  u32 before = sum - count + (block.half ? second : first) * (kOnes << 8);  // in its run, by rows
-  found += block.half ? in_first : 0;
-  if (found - (block.half ? in_first : 0) + in_both <= list_nbytes) {
-#pragma unroll
-    for (int k = 0; k < ROWS; k++) {
-      u8* to = list + add_byte(before, k, found);
-#pragma unroll
-      for (int v = 0; v < V; v++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          if (!(escapes[k][v] >> 8 * i & 1)) continue;
-          *to++ = (u8)(x[k][v] >> 8 * i);
-        }
-    }
-  }
-  return found - (block.half ? in_first : 0) + in_both;
-}
-
-// The run that is short, by one warp, all streams of it; how many escapes the list has then.
-template <class L, bool WHOLE>
-DEV u32 encode_short_run(const Encoding<L, WHOLE>& block, u32 lo, u8* list, u32 list_nbytes, u32 found) {
-  constexpr u32 NAMED = OneTier<L>::NAMED;
-  u32 c = block.n & 255, lane = block.lane;
-  const u8* words = block.words + (u64)(block.n - c) * L::NBYTES;
-#pragma unroll 1
-  for (u32 begin = 0; begin < c; begin += 32) {
-    u32 i = begin + lane, x = i < c ? exponent_of<L>(word_at<L>(words, i)) : lo;
-    u32 escaped = __ballot_sync(0xffffffffu, x - lo >= NAMED), at = found + __popc(escaped & ((1u << lane) - 1));
-    if (escaped >> lane & 1 && at < list_nbytes) list[at] = (u8)x;
-    found += __popc(escaped);
-  }
-  u32* field =
-      store_short_field<L::REST_BITS>(block.out, block.n, c, [&](u32 i) { return rest_of<L>(word_at<L>(words, i)); });
-  store_short_field<OneTier<L>::WIDTH>(field, block.n, c,
-                                       [&](u32 i) { return min(exponent_of<L>(word_at<L>(words, i)) - lo, NAMED); });
-  return found;
-}
-
-// The sums of whole runs, made to those of the message, by one warp: the last run, which is short, is added, or else
-// the last stripe is taken away again.
-template <class L, bool WHOLE>
-DEV void complete_sums(const u8* words, u32 n, u64* sums) {
-  u32 nbytes = n * L::NBYTES, end = hash_padded(nbytes) - kStripe, lane = threadIdx.x & 31, i = lane & 7;
-  bool full = WHOLE || n % 256 == 0;
-  u32 begin = full ? end : n / 256 * (256 * L::NBYTES), piece = begin / kPiece;
-  u64 sum = 0, plain = 0;
-  for (u32 at = begin + 8 * lane; at < (full ? end + kStripe : end); at += 256) {
-    u64 value = hashed_at<WHOLE>(words, at, nbytes);
-    sum += hash_product(value, secret_at(at % kPiece / kStripe * 8 + 8 * i)), plain += value;
-  }
-  sum += __shfl_xor_sync(0xffffffffu, plain, 1);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 8);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 16);
-  if (lane >= 8) return;
-  u64* to = sums + 8 * piece + i;
-  *to = full ? *to - sum : begin % kPiece ? *to + sum : sum;
 }
 
 // Blocks ------------------------------------------------------------------------------------------------------------
@@ -509,12 +109,9 @@ DEV bool is_constant(const u8* words, u32 n, const EncodeRoom& room) {
 // bytes, 15 at most. Blocks have a multiple of 32 bytes.
 template <class Descriptor>
 DEV void finish_block(u8* out, u32 end, u32 nbytes, u32 descriptor_nbytes, Descriptor descriptor) {
-  u32 t = threadIdx.x, next = (end + 15) & ~15u, last = nbytes - 16, begin = nbytes - descriptor_nbytes;
-  for (u32 i = next + 16 * t; i < last; i += 16 * kEncoders) *(uint4*)(out + i) = {0, 0, 0, 0};
-  if (t < 32) {
-    u32 at = t < 16 ? end + t : last + t - 16;
-    if (t < 16 ? at < min(next, last) : at >= end) out[at] = at < begin ? 0 : (u8)descriptor(at - begin);
-  }
+#pragma unroll 1
+  for (u32 at = end + threadIdx.x, begin = nbytes - descriptor_nbytes; at < nbytes; at += kEncoders)
+    out[at] = at < begin ? 0 : (u8)descriptor(at - begin);
 }
 
 template <class L, bool WHOLE>
@@ -523,8 +120,8 @@ DEV void store_block(const u8* words, u32 n, u8* out, u32 raw) {
 #pragma unroll 1
   for (u32 at = 16 * threadIdx.x; at < raw; at += 16 * kEncoders) {
     u32 four[4] = {0, 0, 0, 0};
-    if (WHOLE && at + 16 <= nbytes) {
-      load_words<4>(four, (const u32*)(words + at));
+    if constexpr (WHOLE) {
+      if (at < nbytes) load_words<4>(four, (const u32*)(words + at));
     } else {
 #pragma unroll
       for (u32 b = 0; b < 16; b++)
@@ -540,33 +137,44 @@ DEV u32 one_tier_nbytes(u32 n) {
   return 4 * (field_nwords(n, L::REST_BITS) + field_nwords(n, OneTier<L>::WIDTH));
 }
 
-// Encode all streams; how many words escape, or more than kMostEscapes where a list did not hold its own.
-template <class L, bool WHOLE, bool SUMS>
-DEV u32 encode_streams(const u8* words, u32 n, u32 lo, u8* out, const EncodeRoom& room, u64* sums, u32& found,
-                       u32& earlier) {
+// What escapes of the pairs of a warp that `escaping` tells, from `first` on, and of the run that is short; how many.
+// The list gets as many as it has room for.
+template <class L, bool WHOLE>
+COLD u32 list_escapes(const u8* words, u32 n, u32 lo, u8* out, u32 first, u32 escaping, u8* list, u32 list_nbytes) {
   Encoding<L, WHOLE> block(words, (u32*)out, n, lo);
-  u32 warp = threadIdx.x >> 5, each = pairs_of_warp(n), runs = n >> 8, escaping = 0;
-  u32 first = min(warp * each, (runs + 1) / 2), end = min(first + each, (runs + 1) / 2);
-  u8* list = room.lists + warp * room.list_nbytes;
-  u32 pair = encode_pairs<L, WHOLE, SUMS, 2, true>(block, first, min(end, runs / 2), first, escaping, sums);
-  encode_pairs<L, WHOLE, SUMS, 1, false>(block, pair, end, first, escaping, sums);
-  found = 0;
+  u32 found = 0;
 #pragma unroll 1
   for (; escaping; escaping &= escaping - 1)
-    found = list_pair(block, first + __ffs(escaping) - 1, list, room.list_nbytes, found);
-  if (!WHOLE && warp == kEncodingWarps - 1 && n % 256)
-    found = encode_short_run(block, lo, list, room.list_nbytes, found);
-  if (block.lane == 0) room.counters[kFound + warp] = found;
+    found = list_pair(block, first + __ffs(escaping) - 1, list, list_nbytes, found);
+  if (!WHOLE && threadIdx.x >> 5 == kEncodingWarps - 1 && n % 256)
+    found = encode_short_run(block, lo, list, list_nbytes, found);
+  return found;
+}
+
+// The escapes of a warp.
+struct Escapes {
+  u32 first, escaping;  // as list_escapes takes them
+  u32 found, earlier;   // how many there are, and in all warps before
+};
+
+// Encode all streams but the escapes, which are listed; how many there are in all.
+template <class L, bool WHOLE, bool SUMS>
+DEV u32 encode_streams(const u8* words, u32 n, u32 lo, u8* out, const EncodeRoom& room, u64* sums, Escapes& own) {
+  Encoding<L, WHOLE> block(words, (u32*)out, n, lo);
+  u32 warp = threadIdx.x >> 5, each = pairs_of_warp(n), runs = n >> 8, first = min(warp * each, (runs + 1) / 2);
+  u32 end = min(first + each, (runs + 1) / 2);
+  own = {first, 0, 0, 0};
+  u32 pair = encode_pairs<L, WHOLE, SUMS, 2, true>(block, first, min(end, runs / 2), own.escaping, sums);
+  encode_pairs<L, WHOLE, SUMS, 1, false>(block, pair, end, own.escaping, sums);
+  if (first < end) own.escaping >>= 32 - (end - first);
+  u8* list = room.lists + warp * room.list_nbytes;
+  if (own.escaping || !WHOLE)
+    own.found = list_escapes<L, WHOLE>(words, n, lo, out, first, own.escaping, list, room.list_nbytes);
+  if (block.lane == 0) room.counters[kFound + warp] = own.found;
   __syncthreads();
-  u32 total = 0;
-  bool fits = true;
-#pragma unroll
-  for (u32 i = 0; i < kEncodingWarps; i++) {
-    u32 count = room.counters[kFound + i];
-    if (i == warp) earlier = total;
-    total += count, fits &= count <= room.list_nbytes;
-  }
-  return fits ? total : kMostEscapes + 1;
+  u32 count = block.lane < kEncodingWarps ? room.counters[kFound + block.lane] : 0;
+  own.earlier = __reduce_add_sync(0xffffffffu, block.lane < warp ? count : 0);
+  return __reduce_add_sync(0xffffffffu, count);
 }
 
 template <class L, bool WHOLE, bool SUMS>
@@ -580,14 +188,17 @@ DEV Encoded encode_block(const u8* words, u32 n, Sampled sampled, u32 align, u8*
   bool constant = sampled.alike && raw > align && is_constant<L>(words, n, room);
   bool coded = !constant && nbytes < raw && nbytes <= capacity;
   if (coded) {
-    u32 found, earlier = 0;
-    escapes = encode_streams<L, WHOLE, FROM_REGISTERS>(words, n, sampled.lo, out, room, sums, found, earlier);
+    Escapes own;
+    escapes = encode_streams<L, WHOLE, FROM_REGISTERS>(words, n, sampled.lo, out, room, sums, own);
     u32 end = streams + escapes;
     nbytes = (((end + 3) & ~3u) + kOneTierDescriptor + align - 1) & ~(align - 1);
     if (nbytes < raw && escapes <= kMostEscapes && nbytes <= capacity) {
-      const u8* list = room.lists + warp * room.list_nbytes;
+      u8 *list = room.lists + warp * room.list_nbytes, *to = out + streams + own.earlier;
+      if (own.found > room.list_nbytes)
+        list_escapes<L, WHOLE>(words, n, sampled.lo, out, own.first, own.escaping, to, own.found);
+      else
 #pragma unroll 1
-      for (u32 i = lane; i < found; i += 32) out[streams + earlier + i] = list[i];
+        for (u32 i = lane; i < own.found; i += 32) to[i] = list[i];
       finish_block(out, end, nbytes, kOneTierDescriptor, [&](u32 i) -> u32 {
         return i == 0    ? sampled.lo
                : i == 3  ? escapes

@@ -11,39 +11,19 @@
 //                 written behind the slot, which may hold anything.
 //   slot_nbytes   bytes of a slot that may be written, at least frame_nbytes
 //   frame_nbytes  a multiple of 32 bytes: of a frame, by padding, unless its block takes more
-//   list_nbytes   most_of_list(page_words)
-//   Grid (frames, 1, 1), kEncoders threads. Shared memory: pages_room_nbytes.
+//   Grid (frames, 1, 1), kEncoders threads. Shared memory: 64 bytes for each KiB of a page, and kPageRoom.
 #pragma once
 #include "encode.cuh"
+#include "labels.cuh"
 
 constexpr u32 kPageHeader = 160;  // fixed part, one dimension, one entry of the index, the encoder's number
 constexpr u32 kPageAlignment = 32;
 constexpr u32 kHeaderWords = 17, kIndexWords = 3;  // of 8 bytes: what each checksum is of
-constexpr u64 kMagic = 0x0a1a0a0d46575493;
 constexpr u64 kEncoderTag = 1, kEncoderNumber = 2;
 constexpr u32 kMessage = kHashPad / 8;
 
-FOLDED u32 pages_room_nbytes(u32 n, u32 word_nbytes) {
-  return hash_pieces(hash_padded(n * word_nbytes)) * 64 + encode_room_nbytes(most_of_list(n));
-}
-
-// The dtype's name in a header.
-template <class L>
-FOLDED u64 dtype_name() {
-  if (L::NBYTES == 2) return L::EXPONENT_BITS == 8 ? 0x36314642 : 0x363146;  // BF16, F16
-  return L::EXPONENT_BITS == 4 ? 0x334d34455f3846 : 0x324d35455f3846;        // F8_E4M3, F8_E5M2
-}
-
-// Bytes 24 to 31 of a header.
-template <class L>
-FOLDED u64 layout_bytes() {
-  u64 split_float = 1, ordered = 1, bits = 8 * L::NBYTES;
-  return L::NBYTES | L::EXPONENT_BITS << 8 | L::REST_BITS << 16 | split_float << 24 | ordered << 32 | bits << 48;
-}
-
-DEV u64 page_id(const u8* page_ids, u32 number, u32 id_nbytes) {
-  return id_nbytes == 8 ? ((const u64*)page_ids)[number] : (u64)(long long)((const int*)page_ids)[number];
-}
+// Bytes of each warp's list of escapes. The sums of the block take their place, 64 bytes for each KiB of it.
+constexpr u32 kPageList = 1024, kPageRoom = encode_room_nbytes(kPageList);
 
 // The header, by one warp: all its hashes and the frame's, from the sums of content and block. Hashes that need nothing
 // of each other are made side by side, by eight lanes each. `messages` has room for three.
@@ -52,6 +32,7 @@ DEV void write_header(u8* frame, const Encoded& block, u32 n, u32 padding, const
                       const u64* block_sums, u64 block_last, u64* messages) {
   u32 lane = threadIdx.x & 31, nbytes = n * L::NBYTES;
   u64 *header = messages, *index = messages + kMessage, *root = index + kMessage;
+#pragma unroll 1
   for (u32 i = lane; i < 3 * kMessage; i += 32) messages[i] = 0;
   bool of_block = lane & 8;
   u64 hash = hash_of_sums(of_block ? block_sums : content_sums, hash_padded(of_block ? block.nbytes : nbytes),
@@ -89,7 +70,7 @@ DEV void write_header(u8* frame, const Encoded& block, u32 n, u32 padding, const
 template <class L, bool WHOLE>
 GLOBAL void BOUNDS(kEncoders, 3)
     encode_pages(const u8* __restrict__ pool, const u8* __restrict__ page_ids, u8* out, u32* sizes, u32 num_pages,
-                 u32 page_words, u32 id_nbytes, u32 slot_stride, u32 slot_nbytes, u32 frame_nbytes, u32 list_nbytes) {
+                 u32 page_words, u32 id_nbytes, u32 slot_stride, u32 slot_nbytes, u32 frame_nbytes) {
   SHARED(u8, shared);
   SHARED_ARRAY(u64, messages, 3 * kMessage);
   u32 n = page_words, nbytes = n * L::NBYTES, t = threadIdx.x;
@@ -101,7 +82,7 @@ GLOBAL void BOUNDS(kEncoders, 3)
   const u8* words = pool + id * nbytes;
   u8 *frame = out + (u64)blockIdx.x * slot_stride, *data = frame + kPageHeader;
   u64* content_sums = (u64*)shared;
-  EncodeRoom room = room_for(shared + hash_pieces(hash_padded(nbytes)) * 64, list_nbytes);
+  EncodeRoom room = room_for(shared + hash_pieces(hash_padded(nbytes)) * 64, kPageList);
   Sampled sampled = sample_block<L, WHOLE>(words, n, room);
   Encoded block = encode_block<L, WHOLE, true>(words, n, sampled, kPageAlignment, data, slot_nbytes - kPageHeader, room,
                                                content_sums);
@@ -110,6 +91,7 @@ GLOBAL void BOUNDS(kEncoders, 3)
     return;
   }
   u32 whole = kPageHeader + block.nbytes, padding = frame_nbytes > whole ? frame_nbytes - whole : 0;
+#pragma unroll 1
   for (u32 i = 16 * t; i < padding; i += 16 * kEncoders) *(uint4*)(data + block.nbytes + i) = {0, 0, 0, 0};
   __syncthreads();
   u64* block_sums = (u64*)room.lists;  // which are copied

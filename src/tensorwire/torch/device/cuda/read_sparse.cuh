@@ -6,9 +6,16 @@
 constexpr u32 kListed = 4096;  // changed words of a block that is taken at once
 constexpr u32 kSets = 3;       // of words whose steps have sizes of at least 2, 3 and 4
 
-// Where codes of one kind begin, and what is needed to read them.
-struct Section {
-  u32 at, count, k, inverted;
+constexpr u32 kNone = ~0u;
+
+// Numbers in Rice's code, or sizes in Golomb's of order k: where their codes begin, `left` of them. step_tiles.cuh goes
+// on there: `next` is the next number, `passed` how many were left behind.
+struct Walk {
+  u32 at, left, k, inverted, next, sign, passed;
+};
+
+struct ClassWalk {
+  Walk changed, sets[kSets], large;
 };
 
 struct SparseShared {
@@ -18,7 +25,7 @@ struct SparseShared {
   u16 members[kListed], chosen[kListed];  // of a set
   u32 marks[kListed / 32];
   u32 begin[kMostClasses], count[kMostClasses];  // of the classes in these lists
-  Section changed[kMostClasses], sets[kMostClasses][kSets], large[kMostClasses];
+  ClassWalk walks[kMostClasses];
   u32 answer;
 };
 
@@ -26,22 +33,20 @@ enum Listing : u32 { kInvalid, kAllListed, kByTiles };
 
 // Which of `count` words are in a set, of which `members` are listed: themselves to chosen, of those that are chosen so
 // far; `first`: all are. Their sizes grow.
-DEV void choose(SparseShared* s, const Section& set, u32 count, bool first, u16* sizes) {
-  u32 lane = threadIdx.x & 31, below = (1u << lane) - 1, out = 0;
-  if (!set.inverted) {
+DEV void choose(SparseShared* s, const Walk& set, u32 count, bool first, u16* sizes) {
+  u32 lane = threadIdx.x & 31, below = (1u << lane) - 1, out = 0, as_they_are = set.inverted ? 0 : set.left;
 #pragma unroll 1
-    for (u32 begin = 0; begin < set.count; begin += 32) {
-      u32 i = begin + lane, own = 0;
-      if (i < set.count) own = first ? s->members[i] : s->chosen[s->members[i]];  // at i or behind it
-      __syncwarp();
-      if (i < set.count) s->chosen[i] = (u16)own, sizes[own]++;
-      __syncwarp();
-    }
-    return;
+  for (u32 begin = 0; begin < as_they_are; begin += 32) {
+    u32 i = begin + lane, own = 0;
+    if (i < set.left) own = first ? s->members[i] : s->chosen[s->members[i]];  // at i or behind it
+    __syncwarp();
+    if (i < set.left) s->chosen[i] = (u16)own, sizes[own]++;
+    __syncwarp();
   }
+  if (!set.inverted) return;
   for (u32 i = lane; i * 32 < count; i += 32) s->marks[i] = 0;
   __syncwarp();
-  for (u32 i = lane; i < set.count; i += 32) atomicOr(&s->marks[s->members[i] >> 5], 1u << (s->members[i] & 31));
+  for (u32 i = lane; i < set.left; i += 32) atomicOr(&s->marks[s->members[i] >> 5], 1u << (s->members[i] & 31));
   __syncwarp();
 #pragma unroll 1
   for (u32 begin = 0; begin < count; begin += 32) {
@@ -62,20 +67,20 @@ DEV bool read_sizes(Bits& bits, u32 c, u32 most, bool listed, SparseShared* s) {
   u16 *sizes = s->sizes + s->begin[c], *numbers = s->numbers + s->begin[c];
 #pragma unroll 1
   for (u32 j = 0; j < kSets && left; j++) {
-    Section set = {0, 0, 0, take(bits, 1)};
-    set.count = golomb(bits, 0);
-    if (set.count > left) return false;
-    if (set.count) set.k = take(bits, 5);
+    Walk set = {0, 0, 0, take(bits, 1)};
+    set.left = golomb(bits, 0);
+    if (set.left > left) return false;
+    if (set.left) set.k = take(bits, 5);
     set.at = bits.at;
-    if (set.count && !read_numbers<false>(bits, set.count, set.k, left, listed ? s->members : nullptr)) return false;
+    if (set.left && !read_numbers<false>(bits, set.left, set.k, left, listed ? s->members : nullptr)) return false;
     __syncwarp();
     if (listed) choose(s, set, left, j == 0, sizes);
-    if (lane == 0) s->sets[c][j] = set;
-    left = set.inverted ? left - set.count : set.count;
+    if (lane == 0) s->walks[c].sets[j] = set;
+    left = set.inverted ? left - set.left : set.left;
   }
   if (left) {
     u32 g = take(bits, 6);
-    if (lane == 0) s->large[c] = {bits.at, left, g, 0};
+    if (lane == 0) s->walks[c].large = {bits.at, left, g};
 #pragma unroll 1
     for (u32 i = 0; i < left; i++) {
       u32 more = golomb(bits, g);
@@ -112,13 +117,12 @@ DEV Listing read_string(const u8* block, u32 nbytes, u32 classes, u32 n, u32 mos
   for (u32 c = 0; c < classes; c++) {
     u32 count = golomb(bits, 5);
     if (count > n - total) return kInvalid;
-    Section changed = {0, count, count ? take(bits, 5) : 0, 0};
+    Walk changed = {0, count, count ? take(bits, 5) : 0};
     changed.at = bits.at;
     if (total + count > kListed) listed = false;
     if (lane == 0) {
-      s->changed[c] = changed, s->begin[c] = total, s->count[c] = count;
-      for (u32 j = 0; j < kSets; j++) s->sets[c][j] = {};
-      s->large[c] = {};
+      s->walks[c] = {changed};
+      s->begin[c] = total, s->count[c] = count;
     }
     if (listed)
       for (u32 i = lane; i < count; i += 32) s->sizes[total + i] = 1;

@@ -50,7 +50,7 @@ DEV u64 block_nbytes_of(const Pair& pair, const Opened& opened) { return (u64)op
 
 // Words of a block.
 DEV u32 words_of(const Pair& pair, const Opened& opened, u32 block) {
-  u64 before = (u64)block * opened.block_words, all = pair.nbytes / pair.word_nbytes;
+  u64 before = (u64)block * opened.block_words, all = pair.nbytes >> (__ffs(pair.word_nbytes) - 1);
   return (u32)min(all - before, (u64)opened.block_words);
 }
 

@@ -3,97 +3,103 @@
 #pragma once
 #include "read_sparse.cuh"
 
-constexpr u32 kNone = ~0u;
+// How a class goes on: `bits` is where its walk reads. All of it lies in shared memory, each part used by one lane.
+template <bool SIGNS>
+DEV void advance(Walk& walk, Bits bits) {
+  walk.passed++;
+  if (walk.left == 0) {
+    walk.next = kNone;
+    return;
+  }
+  bits.at = walk.at;
+  walk.next = min(walk.next + 1 + min(rice<SIGNS>(bits, walk.k, &walk.sign), kTooLarge), 2 * kTooLarge);
+  walk.at = bits.at;
+  walk.left--;
+}
 
-// Numbers in Rice's code, ascending, one after the other.
-struct Walk {
-  u32 at, left, k, next, sign, passed;  // passed: how many were left behind
+template <bool SIGNS>
+DEV void begin(Walk& walk, const Bits& bits) {
+  walk.next = walk.passed = kNone;  // -1: the first number is the gap to it
+  advance<SIGNS>(walk, bits);
+}
 
-  template <bool SIGNS>
-  METHOD void advance(Bits bits) {
-    passed++;
-    if (left == 0) {
-      next = kNone;
-      return;
+DEV void begin_class(ClassWalk& walk, const Bits& bits) {
+  begin<true>(walk.changed, bits);
+#pragma unroll 1
+  for (u32 j = 0; j < kSets; j++) begin<false>(walk.sets[j], bits);
+}
+
+// The size of the step of the next changed word, which is then left behind; 0 if it is not valid. `most` is the largest
+// one there is.
+DEV u32 next_size(ClassWalk& walk, Bits bits, u32 most) {
+  u32 number = walk.changed.passed, size = 1, negative = walk.changed.sign;
+  advance<true>(walk.changed, bits);
+#pragma unroll 1
+  for (u32 j = 0; j < kSets; j++) {
+    Walk& set = walk.sets[j];
+    bool is_member = set.next == number;
+    u32 before = set.passed;
+    if (is_member) advance<false>(set, bits);
+    if (is_member == (set.inverted != 0)) return size;
+    number = set.inverted ? number - before : before;
+    size++;
+  }
+  bits.at = walk.large.at;
+  size += golomb(bits, walk.large.k);
+  walk.large.at = bits.at;
+  return size > most || (size == most && !negative) ? 0 : size;
+}
+
+DEV bool is_through(const ClassWalk& walk) {
+  bool through = walk.changed.next == kNone;
+  for (u32 j = 0; j < kSets; j++) through &= walk.sets[j].next == kNone;
+  return through;
+}
+
+// The word that stands so many steps from this one.
+template <class T>
+DEV T moved_word(T word, u32 step, bool ordered) {
+  constexpr u32 TOP = 1u << (8 * sizeof(T) - 1), ALL = 2 * TOP - 1;
+  if (!ordered) return (T)(word + step);
+  u32 ordinal = (word & TOP ? word ^ ALL : word ^ TOP) + step;
+  return (T)(ordinal & TOP ? ordinal ^ TOP : ordinal ^ ALL);
+}
+
+// The words whose steps are listed.
+template <class T, u32 WORDS>
+DEV void move_words(T* words, const Classes<WORDS>& classes, bool ordered, const SparseShared* s) {
+#pragma unroll 1
+  for (u32 c = 0; c < classes.count; c++) {
+    u32 begin = s->begin[c], count = s->count[c];
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < count; i += kRelativeThreads) {
+      u32 number = s->numbers[begin + i], size = s->sizes[begin + i], place = classes.place(c, number & 0x7fff);
+      words[place] = moved_word(words[place], number >> 15 ? 0 - size : size, ordered);
     }
-    bits.at = at;
-    next = min(next + 1 + rice<SIGNS>(bits, k, &sign), 2 * kTooLarge);
-    at = bits.at;
-    left--;
   }
+}
 
-  template <bool SIGNS>
-  METHOD void begin(const Section& section, const Bits& bits) {
-    at = section.at, left = section.count, k = section.k, next = kNone, passed = kNone;
-    advance<SIGNS>(bits);  // next: -1 and 1 more than the gap
-  }
-};
-
-// A class on its way.
-struct ClassWalk {
-  Walk changed, sets[kSets];
-  Bits large;
-  u32 inverted, g, most;
-
-  METHOD void begin(const SparseShared* s, u32 c, const Bits& bits, u32 largest) {
-    changed.begin<true>(s->changed[c], bits);
-    inverted = 0;
-#pragma unroll
-    for (u32 j = 0; j < kSets; j++) {
-      sets[j].begin<false>(s->sets[c][j], bits);
-      inverted |= s->sets[c][j].inverted << j;
-    }
-    large = bits;
-    large.at = s->large[c].at, g = s->large[c].k, most = largest;
-  }
-
-  // The size of the step of the next changed word, which is then left behind; 0 if it is not valid.
-  METHOD u32 size(const Bits& bits) {
-    u32 number = changed.passed, size = 1, negative = changed.sign;
-    changed.advance<true>(bits);
-    bool is_in = true;
-#pragma unroll
-    for (u32 j = 0; j < kSets; j++) {
-      if (!is_in) continue;
-      bool is_member = sets[j].next == number;
-      u32 before = sets[j].passed;
-      if (is_member) sets[j].advance<false>(bits);
-      is_in = is_member != (inverted >> j & 1);
-      number = inverted >> j & 1 ? number - before : before;
-      if (is_in) size++;
-    }
-    if (!is_in) return size;
-    size += golomb(large, g);
-    return size > most || (size == most && !negative) ? 0 : size;
-  }
-
-  METHOD bool is_through() const {
-    return changed.next == kNone && sets[0].next == kNone && sets[1].next == kNone && sets[2].next == kNone;
-  }
-};
-
-// Lists of the changed words of a tile, and `change(classes)` for each, by all threads. False if the string is not
-// valid. The lists of classes lie behind each other, each with room for all of its words.
-template <class T, class Change>
-DEV bool for_tiles(const T* words, u32 n, const u8* block, u32 nbytes, u32 num_classes, u32 exponent_bits,
-                   SparseShared* s, Change change) {
+// A block whose string was read by tiles, by all threads: where WRITE says so its words are changed. False if the string
+// is not valid. The lists of classes lie behind each other, each with room for all of its words.
+template <class T, bool WRITE>
+DEV bool take_by_tiles(T* words, u32 n, const u8* block, u32 nbytes, u32 num_classes, bool ordered, SparseShared* s) {
   u32 t = threadIdx.x;
   Bits bits = {(const u32*)block, 0, nbytes / 4 - 2, (nbytes - 1 - num_classes) * 8 & ~31u};
-  ClassWalk walk;
-  if (t < num_classes) walk.begin(s, t, bits, 1u << (8 * sizeof(T) - 1));
+  ClassWalk& walk = s->walks[t < num_classes ? t : 0];
+  if (t < num_classes) begin_class(walk, bits);
   u32 before = 0;  // words of class t in tiles before
   bool right = true;
 #pragma unroll 1
   for (u32 first = 0; first < n; first += kTileWords) {
     Classes<kTileWords> classes = {&s->classes, num_classes, min(n - first, kTileWords)};
-    classes.mark(words + first, exponent_bits, t, kRelativeThreads);
+    classes.mark(words + first, t, kRelativeThreads);
     classes.add_up();
     if (t < num_classes) {
       u32 begin = 0, count = 0, limit = before + s->classes.totals[t];
       for (u32 c = 0; c < t; c++) begin += s->classes.totals[c];
 #pragma unroll 1
       while (walk.changed.next < limit) {
-        u32 number = walk.changed.next - before, sign = walk.changed.sign, size = walk.size(bits);
+        u32 number = walk.changed.next - before, sign = walk.changed.sign, size = next_size(walk, bits, 1u << (8 * sizeof(T) - 1));
         if (size == 0) right = false;
         s->numbers[begin + count] = (u16)(number | sign << 15);
         s->sizes[begin + count] = (u16)size;
@@ -103,10 +109,10 @@ DEV bool for_tiles(const T* words, u32 n, const u8* block, u32 nbytes, u32 num_c
       s->begin[t] = begin, s->count[t] = count;
     }
     __syncthreads();
-    change(classes, words + first);
+    if (WRITE) move_words(words + first, classes, ordered, s);
     __syncthreads();
   }
-  if (t < num_classes && !(right && walk.is_through())) s->answer = kInvalid;
+  if (t < num_classes && !(right && is_through(walk))) s->answer = kInvalid;
   __syncthreads();
   return s->answer != kInvalid;
 }

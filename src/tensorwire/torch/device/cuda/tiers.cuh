@@ -27,6 +27,12 @@ struct InScratch {
   }
 };
 
+// The widths of tiers, four bits each: tiers count from 1, and behind the last one stands that of bytes.
+FOLDED int width_of(u32 widths, int tier) { return widths >> 4 * (tier - 1) & 15; }
+FOLDED int last_tier(u32 widths) {
+  return widths >> 20 ? 5 : widths >> 16 ? 4 : widths >> 12 ? 3 : widths >> 8 ? 2 : 1;
+}
+
 // Digits ------------------------------------------------------------------------------------------------------------
 
 // Nibbles of the bytes of s as a selector of prmt: the lower ones, or the upper ones.

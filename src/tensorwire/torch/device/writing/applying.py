@@ -25,6 +25,7 @@ _ALIGNMENT = 16  # of frames and tensors, for kernels
 _THREADS = 256  # relative.cuh
 _LEAF_NBYTES = 1 << 17  # of content (docs/format.md)
 _SHARED_NBYTES = 49_152  # apply.cuh
+_PARTS = 2  # of a leaf, each for a block of threads: a block of the format has as many bytes in most frames
 _OPENED_NBYTES = 64  # relative.cuh
 _PAIR = np.dtype(
     [(name, "<u8") for name in ("frame", "room", "tensor", "nbytes")]
@@ -116,7 +117,11 @@ class _Group:
     """Those with words of one size."""
 
     def __init__(
-        self, driver: Driver, pairs: Sequence[tuple[int, torch.Tensor, torch.Tensor]], status: torch.Tensor, verify: bool
+        self,
+        driver: Driver,
+        pairs: Sequence[tuple[int, torch.Tensor, torch.Tensor]],
+        status: torch.Tensor,
+        verify: bool,
     ) -> None:
         table = _table(pairs)
         pair_of = np.repeat(np.arange(len(pairs), dtype=np.uint32), table["leaves"])
@@ -139,22 +144,26 @@ class _Group:
         self._open = PackedKernel(
             driver, Kernel("open_relative.cuh", "open_frames"), _THREADS, **common, verify=int(verify)
         )
-        self._check, self._apply, self._compare = (
-            PackedKernel(
-                driver, Kernel("apply.cuh", f"{name}<{words}>"), _THREADS, _SHARED_NBYTES, **common, pair_of=on_device[1]
-            )
-            for name in ("check_tensors", "apply_blocks", "check_results")
-        )
+
+        def kernel(expression: str, shared_nbytes: int = 0) -> PackedKernel:
+            found = Kernel("apply.cuh", expression)
+            return PackedKernel(driver, found, _THREADS, shared_nbytes, **common, pair_of=on_device[1])
+
+        self._apply = kernel(f"take_blocks<{words}, true>", _SHARED_NBYTES)
+        if verify:
+            self._check = kernel(f"take_blocks<{words}, false>", _SHARED_NBYTES)
+            self._compare_bases, self._compare_results = kernel("hash_leaves<false>"), kernel("hash_leaves<true>")
 
     def launch(self, stream: int) -> None:
         if self._copied is not None and not is_capturing(self._held.device):
             torch.cuda.current_stream(self._held.device).wait_event(self._copied)
         self._open.launch(stream, self._count)
         if self._verify:
-            self._check.launch(stream, self._leaves)
-        self._apply.launch(stream, self._leaves, 2)
+            self._check.launch(stream, self._leaves, _PARTS)
+            self._compare_bases.launch(stream, self._leaves)
+        self._apply.launch(stream, self._leaves, _PARTS)
         if self._verify:
-            self._compare.launch(stream, self._leaves)
+            self._compare_results.launch(stream, self._leaves)
 
 
 _kept: Kept[Batch] = Kept()

@@ -47,6 +47,12 @@ _ERRORS: dict[Status, tuple[type[Exception], str]] = {
 }
 
 
+def error_of(number: int, what: str) -> Exception:
+    """The error that a number other than 0 means; `what` names the frame."""
+    error, text = _ERRORS[Status(number)]
+    return error(f"expected {what} to be read, got status {number}: {text}")
+
+
 def status_of(error: Exception) -> Status:
     """The number of an error of the format, as a kernel would give it."""
     numbers = {kind: status for status, (kind, _) in _ERRORS.items()}
@@ -65,5 +71,4 @@ def raise_for(status: torch.Tensor) -> None:
     """
     for place, number in enumerate(status.tolist()):
         if number:
-            error, what = _ERRORS[Status(number)]
-            raise error(f"expected frame {place} to be read, got status {number}: {what}")
+            raise error_of(number, f"frame {place}")
