@@ -117,7 +117,7 @@ class Batch:
 
 
 class _Group:
-    """Those with words of one size."""
+    """Pairs of a batch with words of one size."""
 
     def __init__(
         self,
