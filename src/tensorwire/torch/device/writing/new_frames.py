@@ -254,7 +254,7 @@ class _Writer:
 
 
 def _tiers_nbytes(words: int) -> int:
-    """tiers_room_nbytes of encode_tiers.cuh."""
+    """tiers_room_nbytes of escape_list.cuh."""
     return 4 * (300 + 256 + 16 + 64) + -(-words // 256) * 256 + 16
 
 
