@@ -32,6 +32,12 @@ _GROUP_NBYTES = 4 * 9216  # of a warpgroup
 _SLOTS_NBYTES = 13 << 10  # of shared memory, for each warp that multiplies
 _COPIED_NBYTES, _ROOM_NBYTES = 2664, 20 << 10
 """Their streams, and what they need of shared memory."""
+FAST_LATER = (8976, 1336, 12)
+"""The same of such a block as a device encodes it: in tiers 2 and 3, and bytes."""
+_FAST_NBYTES = 43744
+"""What it takes."""
+_FAST_SHARED_NBYTES = 35328 + 47168
+"""Of shared memory: for the encoder, and for the block."""
 _TILE_WORDS = 16 * 4096
 """Words of a tile of a matrix with 4096 columns, two blocks."""
 _RESOLVED_NBYTES, _TEAMS_NBYTES = 9264, 25504
@@ -40,8 +46,7 @@ _ESCAPED_NBYTES = 960
 """The same of a block in F16 with one tier of 3 bits, of which 680 bytes escape."""
 
 _ESCAPED_PAIRS = 5
-"""Pairs of runs of such a block, of 64, in which a word escapes from 15 exponents. A function goes over them once more,
-which is not counted."""
+"""Pairs of runs of such a block, of 64, in which a word escapes from 15 exponents."""
 _ESCAPED_RUNS = 5
 """Runs of such a block, of 128, in which one does."""
 _PAGE_NBYTES = 49_344
@@ -102,7 +107,8 @@ def _of_pages() -> tuple[float, ...]:
     pairs = _WORDS // _RUN // 2
     once = 1 / _WARPS  # by one warp
     sampled, whole, uncoded = 0, 0, (0, 0, 0, 0)  # few words; equal ones; sums of those that have no digits
-    encoded = pairs / 2 / _WARPS, 0, _ESCAPED_PAIRS / _WARPS, 2 * once  # by two and one; lists; the descriptor
+    escaped = _ESCAPED_PAIRS / _WARPS
+    encoded = pairs / 2 / _WARPS, 0, escaped, escaped, 2 * once  # by two and one; lists, copied; the descriptor
     others = once, 0, 0, 0, 1  # sums of the last stripe; stored and equal words; padding
     sums = _PAGE_NBYTES // 1024 / _WARPS, once, 1, 0
     chain = divmod(pairs - 1, 8)
@@ -124,6 +130,23 @@ def _of_read_pages() -> tuple[float | Some, ...]:
     words = 1, 0, 0, runs / 32, 0  # the block; equal words, and lo above 240; 16 runs in two steps at once, and in one
     patches = 1, _ESCAPED_RUNS / _WARPS, 1 / 2, 1 / 2  # runs, those of them that have escapes, and these in two halves
     return *header, *index, *checks, *escapes, Some(1 / _WARPS, runs * 3 / 8 / 8), *words, *patches, 0
+
+
+def _of_fast_blocks() -> tuple[float | Some, ...]:
+    """The loops of a block of profile `fast` that is encoded into a frame, its checksum included."""
+    one = 1 / _WARPS  # by one warp
+    steps = [_warp_trips(numbers, 4) for numbers in FAST_LATER[:2]]
+    ends = [Some(one, 1), Some(one, 1), Some(one, 2)]  # of runs that are short: 2 bits; those of 3 bits
+    pieces = _FAST_NBYTES // 1024
+    return (
+        _WORDS / 4096, 0, _WORDS / _RUN / 64, 0,  # the list; equal words; runs by 64, and what is left
+        steps[0], ends[0], steps[1], *ends,  # tiers 2 and 3
+        Some(one, 1), Some(2 * one, 1), 0, 0,  # bytes; the descriptor; stored and equal words
+        pieces / _WARPS, Some(one, 1), Some(one, 4), Some(one, 0), Some(one, 0),  # sums of pieces, of the last one
+        *(Some(one, trips) for trips in divmod(pieces, 8)), 0, 0,  # their chain; the place, by another warp
+        0, 0, _FAST_NBYTES / 16384,  # copies of stored words, and of what is coded
+        *[0] * 7,  # leaves
+    )  # fmt: skip
 
 
 def _uncounted(what: str, header: str, expression: str, threads: int = 256, stack_nbytes: int = 0) -> Counted:
@@ -270,6 +293,22 @@ KERNELS = (
         for what, layout in (("", "Bf16"), (" in F16", "F16"), (" in F8_E4M3", "F8E4M3"), (" in F8_E5M2", "F8E5M2"))
         for size, whole in ((", whole", "true"), (", of any size", "false"))
         if (layout, whole) != ("Bf16", "true")
+    ),
+    Counted(
+        "encode a block of `fast`: tiers of 2, 2, 3 bits",
+        Kernel("write_fast.cuh", "write_blocks<Fast<Bf16>>"),
+        256,
+        _WORDS,
+        _of_fast_blocks(),
+        _FAST_SHARED_NBYTES,
+        going_on=(1, 1, 1, 1 / _WARPS),
+        most=20,
+        at_once=2,
+    ),
+    *(
+        _uncounted(f"encode {what} of `fast` in {name}", "write_fast.cuh", f"{kernel}<Fast<{layout}>>")
+        for name, layout in (("F16", "F16"), ("F8_E4M3", "F8E4M3"), ("F8_E5M2", "F8E5M2"))
+        for what, kernel in (("blocks", "write_blocks"), ("what is left", "write_others"))
     ),
     _of_cascades("product `fast`, 1 to 8 inputs", "Bf16", 2, 1, 14, 2),
     _of_cascades("product `fast`, 9 to 16 inputs", "Bf16", 2, 2, 15, 2),

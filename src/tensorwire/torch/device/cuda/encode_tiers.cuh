@@ -85,8 +85,7 @@ template <class L>
 struct Steps {
   u32 added;
 
-  METHOD explicit Steps(u32 lo)
-      : added(L::EXPONENT_BITS == 8 ? (256 - lo & 255) * 0x01000100u : (128 - lo) * kOnes) {}
+  METHOD explicit Steps(u32 lo) : added(L::EXPONENT_BITS == 8 ? (256 - lo & 255) * 0x01000100u : (128 - lo) * kOnes) {}
 
   METHOD u32 of_group(const u32* words, u32* rest) const {
     u32 x = split_group<L, 1>(words, rest);
@@ -132,8 +131,8 @@ struct Numbers {
   METHOD u32 set_of_row(int k) const { return __umulhi(escapes[k], 0x81020400u) & 0x3fc; }
 };
 
-// Where a lane's escapes belong in the list, of STEPS times the runs of all warps; and how many all warps have. A barrier
-// is in it: what was read of the list before may then be written. A warp without numbers has `any` false.
+// Where a lane's escapes belong in the list, of STEPS times the runs of all warps; and how many all warps have. A
+// barrier is in it: what was read of the list before may then be written. A warp without numbers has `any` false.
 template <int STEPS>
 struct Places {
   static_assert(STEPS <= 2, "counts are 16 bits each");
@@ -192,8 +191,7 @@ DEV void list_escapes(const Numbers& numbers, shared_at first, u32 before, const
   u32 selector[Eights::ROWS], behind[Eights::ROWS];
   shared_at words[Eights::ROWS];
 #pragma unroll
-  for (int k = 0; k < Eights::ROWS; k++)
-    selector[k] = *(const u32*)((const u8*)selectors + numbers.set_of_row(k));
+  for (int k = 0; k < Eights::ROWS; k++) selector[k] = *(const u32*)((const u8*)selectors + numbers.set_of_row(k));
 #pragma unroll
   for (int k = 0; k < Eights::ROWS; k++) {
     u32 low = prmt(numbers.listed[k][0], numbers.listed[k][1], selector[k]);
@@ -218,8 +216,8 @@ struct Progress {
   METHOD u32* counts(const TiersRoom& room) { return room.found + ((turn ^= kEncodingWarps) ^ kEncodingWarps); }
 };
 
-// Runs of tier 1 that are full, STEPS times those of all warps at once: as long as there are as many (ALL), or until the
-// end. `stored`: else only what escapes is found out.
+// Runs of tier 1 that are full, STEPS times those of all warps at once: as long as there are as many (ALL), or until
+// the end. `stored`: else only what escapes is found out.
 template <class L, int W, bool WHOLE, int STEPS, bool ALL>
 DEV void encode_words(const u8* words, u32 n, u32 lo, u32* out, bool stored, const TiersRoom& room, Progress& at) {
   constexpr int ROWS = Eights::ROWS, V = Eights::V, LAST = L::REST_NBYTES - 1;
@@ -239,8 +237,7 @@ DEV void encode_words(const u8* words, u32 n, u32 lo, u32* out, bool stored, con
         u32 run = at.begin + s * kStepRuns + first_run;
         const u8* from = words + (ALL ? run : min(run, runs - 1)) * (256 * L::NBYTES) + j * (4 * L::NBYTES);
 #pragma unroll
-        for (int k = 0; k < ROWS; k++)
-          load_groups<L, WHOLE, V>(own[s][k], from + k * Eights::STRIDE * (4 * L::NBYTES));
+        for (int k = 0; k < ROWS; k++) load_groups<L, WHOLE, V>(own[s][k], from + k * Eights::STRIDE * (4 * L::NBYTES));
       }
 #pragma unroll
       for (int s = 0; s < STEPS; s++) {
@@ -439,7 +436,8 @@ DEV void choose_later(Tiers<WIDTHS>& tiers, u32 start, const u32* before) {
   if constexpr (T <= last_tier(WIDTHS)) {
     constexpr u32 NAMED = TierOf<WIDTHS, T>::NAMED, ALL = TierOf<WIDTHS, T + 1>::BEFORE;
     u32 lane = threadIdx.x & 31, begin = start - lane, most = 0;
-    if (lane <= min(NAMED, start) && begin + ALL <= EXPONENTS) most = (before[begin + ALL] - before[begin]) << 5 | (31 - lane);
+    if (lane <= min(NAMED, start) && begin + ALL <= EXPONENTS)
+      most = (before[begin + ALL] - before[begin]) << 5 | (31 - lane);
     tiers.below[T] = 31 - (__reduce_max_sync(kAll, most) & 31);
     choose_later<EXPONENTS, WIDTHS, T + 1>(tiers, start - tiers.below[T], before);
   }
