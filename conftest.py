@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from xdist.scheduler import LoadGroupScheduling
 
 # make test draws the same examples each time, so that a change alone makes it fail; make test-slow draws new ones.
 # Only a test that bounds its time has a deadline.
@@ -37,6 +44,33 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     if isinstance(val, str | bytes) and len(val) > _MOST_OF_A_NAME:
         return f"{len(val)} of {val[:8]!r}"
     return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported for the tests stays. Searching it for garbage again and again takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling | None:
+    """With --dist loadgroup, a file whose tests are in no group is one too. What its tests share is then made once, and
+    not by each worker; and a worker that has hundreds of tests to do waits for none while they are handed out, which
+    takes longer with each test that was handed out before."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Files(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            group = super()._split_scope(nodeid)
+            return nodeid.partition("::")[0] if group == nodeid else group
+
+    return Files(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ MAX_LINES = 500
 # What every part may import.
 GROUND = ("_ground", "errors")
 # Python, low to high: a part imports parts before it, never those behind it.
-LAYERS = (*GROUND, "codec", "kv", "storage", "files", "checkpoint", "safetensors", "sync", "torch", "cli")
+LAYERS = (*GROUND, "codec", "storage", "files", "checkpoint", "safetensors", "sync", "torch", "kv", "cli")
 # Modules in the root of the package, by the part that they belong to.
 HELPERS = {"__main__": "cli"}
 
@@ -101,6 +101,7 @@ DOORS = {
     ("tensorwire", "checkpoint"): {""},
     ("tensorwire", "torch"): {"loading"},
     ("kv", "codec"): {""},
+    ("kv", "torch"): {"device"},
     ("files", "codec"): {""},
     ("files", "storage"): {"ahead", "inputs", "local", "locations", "pipeline", "pool", "readable", "remote", "spool"},
     ("checkpoint", "codec"): {""},
@@ -117,14 +118,14 @@ DOORS = {
     ("torch", "codec"): {"", "device_blocks", "products"},
     ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "spool", "staging", "upload"},
     ("torch", "files"): {
-        "beside", "header", "json_object", "load_ahead", "loader", "names", "original_file", "original_record",
-        "original_view", "reader",
+        "beside", "frame_file", "header", "json_object", "load_ahead", "loader", "names", "original_file",
+        "original_record", "original_view", "reader", "writer",
     },
     ("torch", "checkpoint"): {
         "", "bases", "directory.config_and_index", "directory.distributed", "directory.manifest",
         "tensors.as_safetensors", "tensors.saving",
     },
-    ("torch", "sync"): {""},
+    ("torch", "sync"): {"", "copies", "elsewhere", "frames", "versions"},
     ("sync", "codec"): {""},
     ("sync", "storage"): {"inputs", "local", "locations", "pool", "progress", "upload"},
     ("sync", "files"): {"base", "beside", "frame_file", "header", "json_object", "names", "reader", "writer"},
@@ -269,11 +270,23 @@ FOLDERS = {
         "frames": {"small_files", "store", "versions"},
         "ranks": {"store", "versions"},
         "new_shards": {"small_files", "store", "versions"},
-        "publisher": {"checkpoints", "frames", "new_shards", "ranks", "small_files", "store", "versions"},
+        "copies": {"versions"},
+        "elsewhere": {"copies", "frames", "versions"},
+        "publisher": {
+            "checkpoints",
+            "copies",
+            "elsewhere",
+            "frames",
+            "new_shards",
+            "ranks",
+            "small_files",
+            "store",
+            "versions",
+        },
         "followed_arrays": {"checkpoints", "frames", "versions"},
         "changes": {"followed_arrays", "versions"},
         "directories": {"frames", "small_files", "versions"},
-        "follower": {"changes", "directories", "followed_arrays", "frames", "store", "versions"},
+        "follower": {"changes", "directories", "elsewhere", "followed_arrays", "frames", "store", "versions"},
     },
     "sync/directories": {
         "kept": {"making", "note"},
@@ -322,6 +335,7 @@ FOLDERS = {
         "offloading": {"frames", "tensors"},
         "integrations": {"frames", "ops", "tensors", "modules", "loading", "prepared"},
         "installed": {"integrations"},
+        "traffic": {"device"},
         "__main__": {"installed"},
     },
     "torch/installed": {
@@ -345,6 +359,14 @@ FOLDERS = {
         "library": {"driver", "orders", "plan", "product", "product_cascades", "product_rows", "rows"},
         "frame": {"cuda_kernels", "driver", "library", "nvidia", "planned", "product", "product_rows", "triton"},
         "engines": {"binaries", "frame", "nvidia", "nvrtc", "triton"},
+        "sync": {"frame", "writing"},
+        "writing": {"cuda_kernels", "driver", "nvidia", "plan"},
+    },
+    "torch/device/writing": {
+        "encoding": {"new_frames"},
+        "page_writing": {"new_frames", "page_tensors"},
+        "page_reading": {"new_frames", "page_tensors", "status"},
+        "pages": {"kept", "page_reading", "page_writing"},
     },
     "torch/device/triton": {
         "blocks": {"fields"},

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorwire.torch.device.binaries import sources
 from tensorwire.torch.device.nvrtc import Compiler
@@ -35,6 +35,13 @@ class Branch:
     target: int
 
 
+class Some(NamedTuple):
+    """A loop that a part of the warps takes, each so often."""
+
+    warps: float
+    trips: float
+
+
 @dataclass(frozen=True)
 class Listing:
     """Instructions of a kernel by their numbers.
@@ -52,12 +59,13 @@ class Listing:
     exits: tuple[int, ...]
     loops: tuple[tuple[int, int], ...]
 
-    def executed(self, trips: Sequence[float], going_on: Sequence[float] = ()) -> tuple[float, float]:
+    def executed(self, trips: Sequence[float | Some], going_on: Sequence[float] = ()) -> tuple[float, float]:
         """Instructions that a thread executes in loops, and outside, if each loop is taken so often whenever the code
         around it runs, and that part of the warps goes on behind each exit; all behind those that are not named.
 
         A branch forward is not taken, so that what it might skip counts: the result is a bound from above. But it is
-        taken over loops that are taken 0 times.
+        taken over loops that are taken 0 times. Where it might skip loops that some warps take, and no others, these
+        warps alone execute all that it might skip.
 
         Raises:
             ValueError: there are more or fewer loops, or one is never reached that is to be taken.
@@ -67,29 +75,34 @@ class Listing:
             raise ValueError(f"expected {len(trips)} loops, got {len(self.loops)}, of {sizes} instructions")
         walk = list(self._walk(trips, dict(zip(self.exits, going_on, strict=False))))
         reached = {place for _, place in walk}
-        for (begin, _), count in zip(self.loops, trips, strict=True):
-            if count and begin not in reached:
+        for (begin, _), each in zip(self.loops, trips, strict=True):
+            if (each.trips if isinstance(each, Some) else each) and begin not in reached:
                 raise ValueError(f"the loop at instruction {begin} is never reached: let it be taken 0 times")
         outside = sum(often for often, place in walk if not self._around(place))
         return sum(often for often, _ in walk) - outside, outside
 
-    def _walk(self, trips: Sequence[float], going_on: dict[int, float]) -> Iterator[tuple[float, int]]:
+    def _walk(self, trips: Sequence[float | Some], going_on: dict[int, float]) -> Iterator[tuple[float, int]]:
         """How often each instruction on the way is executed, and its number."""
         place, part = 0, 1.0
+        regions: list[tuple[int, int, float]] = []  # that a branch might skip, and which part of the warps is inside
+        times = [each.trips if isinstance(each, Some) else each for each in trips]
+        parts = [each.warps if isinstance(each, Some) else 1.0 for each in trips]
         while place < self.count:
-            yield part * math.prod(trips[loop] for loop in self._around(place)), place
+            inside = min((warps for begin, end, warps in regions if begin <= place < end), default=1.0)
+            yield part * inside * math.prod(times[loop] for loop in self._around(place)), place
             part *= going_on.get(place, 1.0)
             branch = self.branches.get(place)
             place += 1
-            if branch is not None and (branch.always or self._leads_over_rare(place, branch.target, trips)):
+            if branch is None:
+                continue
+            over = [k for k, (begin, end) in enumerate(self.loops) if place <= begin and end <= branch.target]
+            if branch.always or (over and not any(times[k] for k in over)):
                 place = branch.target
+            elif over:
+                regions.append((place, branch.target, max(parts[k] for k in over)))
 
     def _around(self, place: int) -> list[int]:
         return [number for number, (begin, end) in enumerate(self.loops) if begin <= place < end]
-
-    def _leads_over_rare(self, begin: int, end: int, trips: Sequence[float]) -> bool:
-        inside = [trips[number] for number, loop in enumerate(self.loops) if begin <= loop[0] and loop[1] <= end]
-        return bool(inside) and not any(inside)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from tests.support.fake_sections import sections  # noqa: E402
 from tests.support.figures import RESULTS, results  # noqa: E402
 
 DEVICE = results("device-h200")
-ON_A_CPU = (*(section.name for section in FIRST), "offload", "generate")
+ON_A_CPU = (*(section.name for section in FIRST), "writing", "offload", "generate")
 
 
 def measure(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -64,10 +64,11 @@ def test_the_page_is_that_of_the_results() -> None:
     assert (RESULTS / "device-h200.md").read_text() == page.page_of(DEVICE, SECTIONS).render(DEVICE, RESULTS)
 
 
-def test_all_sections_fit_into_two_runs() -> None:
-    """What is loaded before takes some seconds, too."""
+def test_all_sections_fit_into_three_runs() -> None:
+    """What is loaded before takes some seconds, too. The last one is that of NCCL, which has a program of its own."""
     assert sum(section.seconds for section in FIRST) <= 330 - 15
-    assert sum(section.seconds for section in (SECTIONS[0], *SECTIONS[len(FIRST) :])) <= 300 - 15
+    assert sum(section.seconds for section in (SECTIONS[0], *SECTIONS[len(FIRST) : -1])) <= 300 - 15
+    assert SECTIONS[-1].name == "nccl"
     assert len({section.name for section in SECTIONS}) == len(SECTIONS)
 
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.device.counts import KERNELS, PAGE
-from benchmarks.device.machine_code import Code, read
+from benchmarks.device.machine_code import Code, Some, read
 from tensorwire.torch.device.binaries import sources
 
 # One instruction before the outer loop, four in it besides the inner one's three, then an exit that some warps take, a
@@ -50,6 +50,8 @@ def test_instructions_count_as_often_as_their_loops_are_taken() -> None:
     assert inside == 10 * (4 + 2.5 * 3)
     assert outside == 1 + 1 + 1 + 2, "the branch over the rare loop is taken, to the other side"
     assert listing.executed((10, 2.5, 0), (0.25,)) == (inside, 1 + 1 + 0.25 * 3)
+    inside, outside = listing.executed((10, 2.5, Some(0.25, 8)))
+    assert (inside, outside) == (10 * (4 + 2.5 * 3) + 0.25 * 8 * 2, 1 + 1 + 1 + 0.25 * 2 + 1)
     inside, outside = listing.executed((10, 2.5, 8))
     assert (inside, outside) == (10 * (4 + 2.5 * 3) + 8 * 2, 1 + 1 + 1 + 2 + 1), (
         "the branch that always leads on is taken"

@@ -155,7 +155,7 @@ IN_FILES: list[tuple[Callable[[dict[str, Any]], object], type[FormatError], str]
     *((_edit("replaced", content=each), CorruptDataError, "config.json")
       for each in ("%%%", _pack(b"{}"), _pack(b"{}")[:-8])),
     *((_edit("safetensors", header=_pack(each)), CorruptDataError, SHARD) for each in (b"{}", b"nothing")),
-    (_edit("safetensors", header=_pack(bytes(200_000_000))), LimitExceededError, SHARD),
+    (lambda body: _edit("safetensors", header=_pack(bytes(200_000_000)))(body), LimitExceededError, SHARD),
     (_edit("safetensors", sha256="0" * 64), CorruptDataError, SHARD),
     (_edit("safetensors", nbytes=5), CorruptDataError, SHARD),
     (_swap, CorruptDataError, SHARD),

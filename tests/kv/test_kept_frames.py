@@ -105,32 +105,27 @@ def test_a_frame_that_is_read_keeps_its_place() -> None:
 def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path: Path) -> None:
     frames = FramesInDirectory(tmp_path, "mark", 8 * FramesInDirectory.UNIT)
     assert add(frames, 0, 5000)
-    (tmp_path / "01").write_text("where a folder is wanted")
-    with pytest.raises(FileExistsError):
-        add(frames, 1, 5000)
-    (tmp_path / "02" / "02.mark.tensorwire").mkdir(parents=True)
-    (tmp_path / "02" / "02.mark.tensorwire" / "file").touch()
+    (tmp_path / "02.mark.tensorwire").mkdir()
+    (tmp_path / "02.mark.tensorwire" / "file").touch()
     with pytest.raises(IsADirectoryError):
         add(frames, 2, 5000)
     assert there(frames) == [0]
     assert frames.size() == (1, 2 * FramesInDirectory.UNIT)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["00", "01", "02"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00.mark.tensorwire", "02.mark.tensorwire"]
 
 
 def test_a_directory_is_found_again_by_its_mark(tmp_path: Path) -> None:
     frames = FramesInDirectory(tmp_path, "mark", 8 * FramesInDirectory.UNIT)
     for number in range(3):
         add(frames, number, 5000)
-    (tmp_path / "00" / "not a key.mark.tensorwire").touch()
-    (tmp_path / "00" / "00.other.tensorwire").touch()
-    (tmp_path / "00" / "another's").touch()
+    others = {"not a key.mark.tensorwire", "another's", "00.tensorwire", "weights.other.tensorwire"}
+    for name in (*others, "00.other.tensorwire"):
+        (tmp_path / name).touch()
     again = FramesInDirectory(tmp_path, "mark", 8 * FramesInDirectory.UNIT)
     assert there(again) == [0, 1, 2]
     assert again.size() == (3, 6 * FramesInDirectory.UNIT)
     assert read(again, 1) == frame(1, 5000)
-    assert {path.name for path in (tmp_path / "00").iterdir()} == {
-        "00.mark.tensorwire", "another's", "not a key.mark.tensorwire",
-    }  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir()} == others | {f"0{number}.mark.tensorwire" for number in range(3)}
     assert there(FramesInDirectory(tmp_path, "other", 8 * FramesInDirectory.UNIT)) == []
 
 
@@ -141,7 +136,7 @@ def test_a_file_under_another_name_or_in_another_directory_is_damaged(tmp_path: 
     for number in range(4):
         add(frames, number, 5000)
     add(others, 2, 5000)
-    names = [Path(f"{number:02x}", f"{number:02x}.mark.tensorwire") for number in range(4)]
+    names = [f"{number:02x}.mark.tensorwire" for number in range(4)]
     first, second, third, last = (tmp_path / "frames" / name for name in names)
     first.rename(tmp_path / "kept")
     second.rename(first)
@@ -153,14 +148,18 @@ def test_a_file_under_another_name_or_in_another_directory_is_damaged(tmp_path: 
             read(frames, number)
 
 
-def test_a_folder_that_is_a_link_is_not_cleared(tmp_path: Path) -> None:
+def test_no_link_in_the_directory_leads_elsewhere(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "file.tensorwire").touch()
+    (elsewhere / "00.mark.tensorwire").touch()
     (tmp_path / "frames").mkdir()
     (tmp_path / "frames" / "00").symlink_to(elsewhere)
-    assert there(FramesInDirectory(tmp_path / "frames", "mark", 8 * FramesInDirectory.UNIT)) == []
-    assert (elsewhere / "file.tensorwire").exists()
+    (tmp_path / "frames" / "01.mark.tensorwire").symlink_to(elsewhere / "00.mark.tensorwire")
+    frames = FramesInDirectory(tmp_path / "frames", "mark", 8 * FramesInDirectory.UNIT)
+    assert there(frames) == []
+    add(frames, 0, 5000)
+    assert [path.name for path in elsewhere.iterdir()] == ["00.mark.tensorwire"]
+    assert (elsewhere / "00.mark.tensorwire").stat().st_size == 0
 
 
 def test_threads_never_read_a_mixture(make: Callable[[int], KeptFrames]) -> None:

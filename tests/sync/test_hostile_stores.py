@@ -13,7 +13,7 @@ import pytest
 from tensorwire import load_file
 from tensorwire.errors import BaseMismatchError, CorruptDataError, FormatError
 from tensorwire.sync import Follower, Publisher, followed_arrays, versions
-from tensorwire.sync import publisher as sync_publisher
+from tensorwire.sync import copies as sync_copies
 from tensorwire.sync.directories import making
 from tests.support.frame_surgery import Surgery
 from tests.support.sync_runs import FIRST, SECOND, contents, follow, stepped
@@ -158,7 +158,7 @@ def test_a_frame_that_lies_about_its_content(
         return encoded
 
     for name in ("compress", "compress_over"):
-        monkeypatch.setattr(sync_publisher, name, lying(getattr(sync_publisher, name)))
+        monkeypatch.setattr(sync_copies, name, lying(getattr(sync_copies, name)))
     publisher.publish(SECOND)
     for follower, is_directory in zip(followers, (False, True), strict=True):
         with pytest.raises((FormatError, BaseMismatchError)):

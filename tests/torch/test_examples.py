@@ -56,10 +56,14 @@ def test_an_example_finds_every_bit_equal(example: str, package: str, repository
     assert run.stdout.endswith("bit-identical: yes\n")
 
 
-def test_an_example_of_this_process(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("example", ["compressed_model.py", "offload_training.py"])
+def test_an_example_of_this_process(
+    example: str, repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that reads and writes no files: torch is here already. It seeds the generator that later tests draw from."""
     torch = pytest.importorskip("torch")
+    monkeypatch.setattr(sys, "argv", [example])
     with torch.random.fork_rng(), pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(repository / "examples" / "compressed_model.py"), run_name="__main__")
+        runpy.run_path(str(repository / "examples" / example), run_name="__main__")
     assert ended.value.code == 0
     assert capsys.readouterr().out.endswith("bit-identical: yes\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -203,6 +204,18 @@ def test_a_store_that_is_not_the_trainers_gives_no_weights(tmp_path: Path) -> No
     with pytest.raises(TimeoutError, match="does not have the trainer's store under that name"):
         job.update(weights(1))
     assert same(dict(tensorwire.load_file(job.directory, framework="pt")), weights())
+
+
+def test_a_worker_that_hangs_with_the_lock_is_named(tmp_path: Path) -> None:
+    """Another worker of the node holds the lock while this one's time runs out."""
+    job = Job(tmp_path, num_rollouts=1, timeout=0.2)
+    job.prepare()
+    asyncio.run(job.ranks[0].send_weights(iter(weights().items())))
+    job.directory.mkdir(parents=True)
+    with (job.directory / ".tensorwire-verl").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match="another worker of this node has held"):
+            asyncio.run(received(job.rollouts[0], 1))
 
 
 def test_a_damaged_version_leaves_the_weights_of_before(tmp_path: Path) -> None:

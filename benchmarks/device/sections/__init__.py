@@ -17,8 +17,9 @@ from benchmarks.device.sections import (
     orders,
     products,
     prompts,
+    writing,
 )
 
 FIRST = tuple(module.SECTION for module in (card, bits, ceilings, decoding, products, models, opening, prompts, orders))
 """One run has time for these."""
-SECTIONS = (*FIRST, *(module.SECTION for module in (offload, counters, memcheck, generate, nccl)))
+SECTIONS = (*FIRST, *(module.SECTION for module in (writing, offload, counters, memcheck, generate, nccl)))

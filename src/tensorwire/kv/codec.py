@@ -22,6 +22,7 @@ from ..codec import (
     is_labelled,
     num_threads,
     shape_sizes,
+    torch_dtype,
 )
 from ..errors import CorruptDataError, DoesNotFit
 from .transposed import MARK, read_transposed, swapped, transpose
@@ -29,7 +30,10 @@ from .transposed import MARK, read_transposed, swapped, transpose
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from ..torch.device import DevicePages
 
+_FRAME_UNIT = 32
+"""Bytes of which every frame has a multiple."""
 _ADVICE = "leave the page out of the cache, keep it as it is, or promise less: a larger max_ratio, or none"
 
 
@@ -174,6 +178,39 @@ class KVCodec:
         if dtype is None or shape is None or not is_labelled(reader, dtype, shape_sizes(shape)):
             _check_page(reader, dtype, shape, transposed=False)
         reader.decode(blocks, target, threads=self.threads)
+
+    def pages(self, dtype: str, shape: Sequence[int]) -> DevicePages:
+        """What encodes pages of a cache where the cache is, on a GPU say, and decodes them into it: a frame each, as
+        `encode` makes it, all of one size that is known before. `decode` takes these frames, too; their label has one
+        dimension, the number of elements.
+
+        Args:
+            dtype: of the elements: "BF16", "F16", "F8_E4M3" or "F8_E5M2".
+            shape: of a page, of at most 65,536 elements.
+
+        Raises:
+            ValueError: the codec has another profile than "resident", or transposes; there is no such dtype or shape;
+                or `max_ratio` is less than such frames take.
+            UnsupportedTensorError: the dtype is another one.
+            ImportError: torch is missing, or older than 2.5.
+        """
+        if self.profile != "resident" or self.transposed:
+            raise ValueError(f'expected a KVCodec("resident") that does not transpose, got {self!r}')
+        sizes = shape_sizes(shape)
+        dense = _page_nbytes(dtype, sizes, transposed=False)
+        from ..torch.device import DevicePages
+
+        words, element = prod(sizes), torch_dtype(dtype, dtype_bits(dtype))
+        if self.max_ratio is None:
+            return DevicePages(words, element)
+        limit, least = int(dense * self.max_ratio), DevicePages(words, element, room=0).frame_nbytes
+        if limit < least:
+            raise ValueError(
+                f"expected a max_ratio of {least / dense:.4f} at least, what frames of {words} elements of {dtype} "
+                f"take, got {self.max_ratio}"
+            )
+        room = (limit - least) // _FRAME_UNIT * _FRAME_UNIT  # an element that escapes takes a byte
+        return DevicePages(words, element, room=min(1.0, room / words))
 
     def _compress(self, content: memoryview, out: memoryview, dtype: str, sizes: tuple[int, ...]) -> int:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import stat
 import threading
 from array import array
@@ -31,6 +32,8 @@ BUFFER_NBYTES = 4096
 """Buffers that frames are copied from and to have a multiple of it."""
 
 _ENDING = ".tensorwire"
+_NAME = re.compile(r"((?:[0-9a-f]{2})+)\.([^.]+)" + re.escape(_ENDING))
+"""Of a file: the frame's key, and the mark."""
 _LABEL_NBYTES = 32
 """What is behind the frame in a file. Room does not count it, as a file rarely takes one more unit for it."""
 
@@ -227,7 +230,8 @@ class FramesInMemory(KeptFrames):
 
 
 class FramesInDirectory(KeptFrames):
-    """Frames in files, one each, for their owner alone. Files of an earlier run are found.
+    """Frames in files, one each, for their owner alone, directly in the directory: no link in it leads elsewhere. Files
+    of an earlier run are found.
 
     Behind its frame a file has a label, which follows from its name and from that of the directory: a file that was
     exchanged with another one, or comes from another directory, is damaged. It is no signature.
@@ -236,7 +240,8 @@ class FramesInDirectory(KeptFrames):
     __reduce_ex__ = not_copied("an open directory", "make another one of the same directory")
 
     def __init__(self, directory: Path, mark: str, capacity_nbytes: int) -> None:
-        """Make the directory and list it. Files that lie there count too; those with another mark are removed.
+        """Make the directory and list it. Files that lie there count too; those with a key and
+        another mark are removed, and no others.
 
         A second process may use the directory: what it adds meanwhile is not found, and what it takes away is missed.
 
@@ -245,7 +250,7 @@ class FramesInDirectory(KeptFrames):
         """
         super().__init__(capacity_nbytes)
         self._directory = directory
-        self._ending = f".{mark}{_ENDING}"
+        self._mark = mark
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self._list()
@@ -266,16 +271,15 @@ class FramesInDirectory(KeptFrames):
         for name in temporary_files(self._directory):
             self._unlink(self._directory / name)
         found = []
-        for path in self._directory.glob(f"[0-9a-f][0-9a-f]/*{_ENDING}"):
+        for path in self._directory.glob(f"*{_ENDING}"):
             status = path.lstat()
-            if path.parent.is_symlink():  # what is there is not ours to remove
+            named = _NAME.fullmatch(path.name)
+            if named is None or not stat.S_ISREG(status.st_mode):  # not ours
                 continue
-            if not path.name.endswith(self._ending):
+            if named[2] != self._mark:
                 self._unlink(path)
-            elif stat.S_ISREG(status.st_mode):
-                with suppress(ValueError):
-                    key = bytes.fromhex(path.name.removesuffix(self._ending))
-                    found.append((status.st_mtime_ns, key, max(0, status.st_size - _LABEL_NBYTES)))
+            else:
+                found.append((status.st_mtime_ns, bytes.fromhex(named[1]), max(0, status.st_size - _LABEL_NBYTES)))
         return found
 
     def _label(self, path: Path) -> bytes:
@@ -283,12 +287,11 @@ class FramesInDirectory(KeptFrames):
         return hashlib.blake2b(place, digest_size=_LABEL_NBYTES).digest()
 
     def _path(self, key: bytes) -> Path:
-        name = key.hex()
-        return self._directory / name[:2] / f"{name}{self._ending}"
+        return self._directory / f"{key.hex()}.{self._mark}{_ENDING}"
 
     def _write(self, key: bytes, entry: _Entry, buffer: memoryview) -> None:
         path, new = self._path(key), self._directory / temporary_name()
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may have been removed meanwhile
         try:
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb", buffering=0) as file:

@@ -53,17 +53,6 @@ def named_pairs(named_tensors: Any) -> Iterator[tuple[str, Any]]:
         yield name, tensor
 
 
-def copy_tensors(arrays: Any, threads: int) -> Iterator[tuple[str, Tensor, memoryview]]:
-    """Copies of arrays, one after the other."""
-    for name, array in named_pairs(arrays):
-        with ErrorContext(tensor=name):
-            view = tensor_view(array)
-            data = new_buffer(len(view.data))
-            data[:] = view.data
-            view.check_memory()
-        yield name, Tensor(view.dtype, view.shape, content_hash(data, threads=threads)), data
-
-
 def tensor_of(name: str, array: Any, threads: int) -> Tensor:
     """What an array holds; `name` is for errors."""
     with ErrorContext(tensor=name):

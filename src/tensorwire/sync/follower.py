@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from .._ground.copies import not_copied
 from .._ground.text import count, in_a_line
 from ..codec import num_threads
-from ..errors import BaseMismatchError
+from ..errors import BaseMismatchError, UnsupportedTensorError
 from ..storage.locations import is_path, locate
 from .changes import Changes
 from .directories import DirectoryTarget, InPlaceTarget
+from .elsewhere import memory_of
 from .followed_arrays import ArraysTarget
 from .frames import Frames
 from .store import Store
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import os
 
     from ..storage.progress import Progress
+    from .elsewhere import Target
 
 _POLL_SECONDS = 0.5
 
@@ -50,9 +52,10 @@ class Follower:
 
     Args:
         store: the directory or URL that a `Publisher` writes to.
-        target: a dict of NumPy arrays or of torch tensors on the CPU, or a directory of plain safetensors files, which
-            may be absent at first. A directory has a checkpoint of the store or none, and one follower. Its files are
-            links to those of the version that serves, in a folder of its own below ``.tensorwire-sync``.
+        target: a dict of NumPy arrays or of torch tensors, or a directory of plain safetensors files, which may be
+            absent at first. Tensors on a device need `in_place`, and an import of tensorwire.torch before. A directory
+            has a checkpoint of the store or none, and one follower. Its files are links to those of the version that
+            serves, in a folder of its own below ``.tensorwire-sync``.
         framework: what new arrays of a dict are, "np" or "pt"; by default what those that they replace are, and NumPy
             arrays in an empty dict.
         in_place: arrays keep their memory, and files their place on the disk. `stage` then takes nothing but memory
@@ -112,11 +115,9 @@ class Follower:
             raise ValueError("expected copies with a directory that is not written into in place; leave it out")
         if framework is not None:
             _check_framework(framework, target)
-        self._target: ArraysTarget | DirectoryTarget | InPlaceTarget
+        self._target: Target
         if isinstance(target, MutableMapping):
-            self._target = ArraysTarget(
-                target, num_threads(threads), framework=framework, in_place=in_place, verify=verify is not False
-            )
+            self._target = _target_of(target, num_threads(threads), framework, in_place, verify is not False)
             return
         if not is_path(target):
             advice = "; give its state_dict(), with in_place=True" if hasattr(target, "state_dict") else ""
@@ -198,10 +199,13 @@ class Follower:
 
         Raises:
             ValueError: nothing is staged.
-            TypeError: the target is a directory.
+            TypeError: the target is a directory, or tensors on a device.
         """
         if not isinstance(self._target, ArraysTarget):
-            raise TypeError("expected a follower of a dict, got one of a directory, whose files an engine loads anew")
+            raise TypeError(
+                "expected a follower of a dict, got one of a directory, whose files an engine loads anew, or of "
+                "tensors on a device, which commit() changes"
+            )
         staged = self._staged
         if staged is None:
             raise ValueError("expected a staged version, got none; call stage() first, and changes() if it gives one")
@@ -262,6 +266,25 @@ class Follower:
         with Frames(self._store, plan, goal.small, progress) as frames:
             self._target.stage(Position(goal.number, goal.writer, wanted), plan, frames)
         return Staged(goal.number, tuple(name for name, chain in plan.items() if chain))
+
+
+def _target_of(
+    arrays: MutableMapping[str, Any], threads: int, framework: Literal["np", "pt"] | None, in_place: bool, verify: bool
+) -> Target:
+    """What keeps arrays up to date where they lie."""
+    memories = {memory_of(array) for array in arrays.values()}
+    if memories <= {None}:
+        return ArraysTarget(arrays, threads, framework=framework, in_place=in_place, verify=verify)
+    if len(memories) > 1:
+        raise UnsupportedTensorError(
+            "expected arrays that lie in one kind of memory, got some on a device and some that are not",
+            advice="make a follower for each",
+        )
+    if not in_place:
+        raise ValueError("expected in_place=True for arrays on a device, which are changed where they lie")
+    (memory,) = memories
+    assert memory is not None
+    return memory.target(arrays, threads, verify=verify)
 
 
 def _check_framework(framework: str, target: object) -> None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import errno
 import secrets
 import warnings
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
 from .._ground.text import count, in_a_line, size
-from ..codec import check_takes_base, compress, compress_over, content_hash, frame_info, num_threads, tensor_view
+from ..codec import check_takes_base, num_threads
 from ..errors import BaseMismatchError, ErrorContext, FormatError, TensorwireError
-from ..files.frame_file import Stored
 from ..files.header import check_dtype
-from ..files.writer import may_save, saves
 from ..storage.locations import is_path, locate
-from .checkpoints import copy_tensors, named_pairs, read_tensors
+from .checkpoints import named_pairs, read_tensors
+from .copies import Copies, HostCopies
+from .elsewhere import Elsewhere, memory_of
 from .frames import Frames
 from .new_shards import NewShards
 from .ranks import Offer, RankPart, Ranks, is_part, merged
@@ -32,6 +32,7 @@ from .versions import (
     dump_index,
     folder_name,
     is_number,
+    nbytes_of,
     result,
     state_of,
     steps,
@@ -40,7 +41,8 @@ from .versions import (
 if TYPE_CHECKING:
     import os
 
-    from ..codec import Profile, TensorView
+    from ..codec import Profile
+    from .copies import View
 
 
 class Published(NamedTuple):
@@ -72,10 +74,11 @@ class Published(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """Our copy of a tensor that was published."""
+    """Our copy of a tensor that was published; `copies` made it."""
 
     tensor: Tensor
-    data: memoryview
+    copy: Any
+    copies: Copies
 
 
 class Publisher:
@@ -146,6 +149,7 @@ class Publisher:
         self._anchor_every, self._keep = anchor_every, keep
         self._writer = secrets.token_hex(8)
         self._held: dict[str, _Held] = {}
+        self._copies: dict[Elsewhere | None, Copies] = {None: HostCopies(profile, self._threads)}
         self._all: dict[str, Tensor] = {}  # of the last version, those of other ranks too
         self._needs_anchor, self._lost = True, False
         self._num_links, self._anchor_nbytes = 0, 0
@@ -182,14 +186,10 @@ class Publisher:
 
     def _take(self, base: Any, last: Version, storage_options: Mapping[str, Any] | None) -> None:
         """Hold what `base` has of a version, so that it need not be read from the store."""
-        if is_path(base):
-            found = read_tensors(locate(base, storage_options), self._threads)
-        else:
-            found = copy_tensors(base, self._threads)
         differs = False
-        for name, tensor, data in found:
-            if self._all.get(name) == tensor:
-                self._held[name] = _Held(tensor, data)
+        for name, held in self._read_base(base, storage_options) if is_path(base) else self._copy_base(base):
+            if self._all.get(name) == held.tensor:
+                self._held[name] = held
             else:
                 differs = True
         if differs or (self._ranks.num_ranks == 1 and len(self._held) < len(self._all)):
@@ -197,6 +197,25 @@ class Publisher:
                 f"base is not what version {last.number:06d} holds, the newest one: what differs is read from the store"
             )
             warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+    def _read_base(self, base: Any, storage_options: Mapping[str, Any] | None) -> Iterator[tuple[str, _Held]]:
+        for name, tensor, data in read_tensors(locate(base, storage_options), self._threads):
+            yield name, _Held(tensor, data, self._copies[None])
+
+    def _copy_base(self, base: Any) -> Iterator[tuple[str, _Held]]:
+        for name, array in named_pairs(base):
+            with ErrorContext(tensor=name):
+                copies = self._copies_for(array)
+                view = copies.view(array)
+                copy, found = copies.copy(view)
+            yield name, _Held(Tensor(view.dtype, view.shape, found), copy, copies)
+
+    def _copies_for(self, array: Any) -> Copies:
+        """Those in the memory that it lies in."""
+        memory = memory_of(array)
+        if memory is not None and memory not in self._copies:
+            self._copies[memory] = memory.copies(self._profile, self._threads)
+        return self._copies[memory]
 
     @property
     def version(self) -> int | None:
@@ -213,9 +232,11 @@ class Publisher:
         """Write what changed.
 
         Args:
-            named_tensors: all tensors, or those of this rank, NumPy arrays or torch tensors on the CPU: a mapping, or
-                pairs in any order, of which one at a time is in use. One may be written to meanwhile; then
-                followers get a mix of old and new values, the same ones that the next version is relative to.
+            named_tensors: all tensors, or those of this rank, NumPy arrays or torch tensors: a mapping, or pairs in
+                any order, of which one at a time is in use. One in this process's memory may be written to meanwhile;
+                then followers get a mix of old and new values, the same ones that the next version is relative to.
+                Those on a device, once tensorwire.torch was imported, are encoded there on torch's current stream, and
+                only frames come to the host.
             version: its number, above that of the version before; by default the next one. Ranks give the same one.
             anchor: have this version hold all tensors. Rank 0 decides.
             small_files: a directory, or the URL of one, whose small files (config.json, the tokenizer) travel with this
@@ -347,7 +368,9 @@ class Publisher:
             for name, array in named_pairs(named_tensors):
                 names.add(name)
                 check_count(len(names))
-                self._put(name, array, shards, frames, is_anchor=is_anchor)
+                self._put(name, array, frames, is_anchor=is_anchor)
+                self._take_encoded(shards, last=False)
+            self._take_encoded(shards, last=True)
         for name in self._held.keys() - names:
             del self._held[name]
         shards.end()
@@ -355,26 +378,36 @@ class Publisher:
     def _put_copies(self, shards: NewShards) -> None:
         """Put all tensors as they are held."""
         for name, held in self._held.items():
-            shards.add(self._encode(name, *held.tensor.layout, held.data, held.data, None))
+            held.copies.put_again(name, held.tensor, held.copy)
+            self._take_encoded(shards, last=False)
+        self._take_encoded(shards, last=True)
         shards.end()
 
-    def _put(self, name: str, array: Any, shards: NewShards, frames: Frames, *, is_anchor: bool) -> None:
-        """Hold a tensor, and add it to a version if it changed."""
+    def _put(self, name: str, array: Any, frames: Frames, *, is_anchor: bool) -> None:
+        """Have a tensor encoded, against what is held of it."""
         with ErrorContext(tensor=name):
-            view = tensor_view(array)
+            copies = self._copies_for(array)
+            view = copies.view(array)
             check_dtype(view.dtype)
-            old = self._held.get(name) or self._read(name, view, frames)
-            is_there = old is not None and len(old.data) == len(view.data)
-            data = old.data if old is not None and is_there else new_buffer(len(view.data))
-            is_base = old is not None and old.tensor.layout == (view.dtype, view.shape) and not is_anchor
+            new = Tensor(view.dtype, view.shape, "")
+            old = self._held.get(name) or self._read(name, view, copies, frames)
+            if old is not None and old.copies is not copies:  # it came from other memory
+                old = None
+            is_base = old is not None and old.tensor.layout == new.layout and not is_anchor
             known = old.tensor.hash if old is not None and is_base else None
-            stored = self._encode(name, view.dtype, view.shape, view.data, data, known)
-            view.check_memory()
-        self._held[name] = _Held(Tensor(view.dtype, view.shape, stored.content_hash), data)
-        if stored.content_hash != known:
-            shards.add(stored)
+            room = old.copy if old is not None and nbytes_of(old.tensor) == nbytes_of(new) else None
+            copies.put(name, view, room, known)
 
-    def _read(self, name: str, view: TensorView, frames: Frames) -> _Held | None:
+    def _take_encoded(self, shards: NewShards, *, last: bool) -> None:
+        """Hold what was encoded, and add what changed to a version."""
+        for copies in self._copies.values():
+            for stored, copy, base_hash in copies.encoded(last=last):
+                tensor = Tensor(stored.dtype, stored.shape, stored.content_hash)
+                self._held[stored.name] = _Held(tensor, copy, copies)
+                if stored.content_hash != base_hash:
+                    shards.add(stored)
+
+    def _read(self, name: str, view: View, copies: Copies, frames: Frames) -> _Held | None:
         """What the last version holds in the place of a tensor; None if that is to be read for nothing.
 
         Raises:
@@ -383,34 +416,16 @@ class Publisher:
         tensor = self._all.get(name)
         if name not in frames.plan or tensor is None or tensor.layout != (view.dtype, view.shape):
             return None
-        data = new_buffer(len(view.data))
-        data[:] = view.data
-        if content_hash(data, threads=self._threads) != tensor.hash:  # else it did not change
+        copy, found = copies.copy(view)
+        if found != tensor.hash:  # else it did not change
+            content = new_buffer(nbytes_of(tensor))
             try:
-                frames.apply(name, frames.plan[name], data, self._threads)
+                frames.apply(name, frames.plan[name], content, self._threads)
             except (FormatError, BaseMismatchError) as error:
                 error.advice = "a version of the store is damaged: publish an anchor (anchor=True, or --anchor)"
                 raise
-        return _Held(tensor, data)
-
-    def _encode(
-        self, name: str, dtype: str, shape: tuple[int, ...], new: memoryview, copy: memoryview, base_hash: str | None
-    ) -> Stored:
-        """Put content into our copy, and encode what is there. With the hash of what the copy held before, the frame is
-        relative to that; it is known, since nothing else writes to our copies."""
-        if base_hash is not None and may_save(dtype, len(new)):
-            frame = compress_over(
-                copy, new, dtype=dtype, shape=shape, profile=self._profile, base_hash=base_hash, threads=self._threads
-            )
-        else:
-            copy[:] = new
-            if not may_save(dtype, len(new)):
-                return Stored(name, dtype, shape, bytes(copy), False, content_hash(copy, threads=self._threads))
-            frame = compress(copy, dtype=dtype, shape=shape, profile=self._profile, threads=self._threads)
-        info = frame_info(frame)
-        if saves(info.frame_nbytes, len(new)):
-            return Stored(name, dtype, shape, frame, True, info.content_hash)
-        return Stored(name, dtype, shape, bytes(copy), False, info.content_hash)
+            copy = copies.load(view, content)
+        return _Held(tensor, copy, copies)
 
     def _end(self, version: Version, shards: NewShards) -> Published:
         """The version exists."""

@@ -71,6 +71,7 @@ SHIM(void) shim_copy(u32 to, const void* from, u32 nbytes);
 SHIM(void) shim_commit();
 SHIM(void) shim_wait(u32 newest);
 SHIM(void) shim_atomic(const void* at, u32 nbytes);
+SHIM(void) shim_kept(const void* at);
 SHIM(u32) shim_f16_of(float value);
 SHIM(float) shim_float_of_f16(u32 bits);
 
@@ -80,6 +81,7 @@ SHIM(float) shim_float_of_f16(u32 bits);
 #define COLD static __attribute__((noinline))
 #define GLOBAL static
 #define BOUNDS(threads, blocks)
+#define CONSTANT static const
 #define __restrict__
 #define SHARED(type, name) type* const name = (type*)shim_dynamic_shared()
 #define SHARED_ARRAY(type, name, count) \
@@ -97,24 +99,52 @@ DEV u32 prmt(u32 a, u32 b, u32 selector) {
   }
   return r;
 }
+DEV u32 sign_bytes(u32 octets) { return prmt(octets, 0, 0xba98); }
 DEV u32 bits_of(u32 mask, u32 a, u32 b) { return (mask & a) | (~mask & b); }
+DEV u32 unlike_and(u32 a, u32 b, u32 c) { return (a ^ b) & c; }
+DEV u32 unlike_or(u32 a, u32 b, u32 c) { return (a ^ b) | c; }
 DEV u32 __funnelshift_r(u32 low, u32 high, u32 shift) { return (u32)((low | (u64)high << 32) >> (shift & 31)); }
+DEV u32 __funnelshift_l(u32 low, u32 high, u32 shift) { return (u32)((low | (u64)high << 32) << (shift & 31) >> 32); }
 DEV int __popc(u32 v) { return __builtin_popcount(v); }
+DEV int __ffs(u32 v) { return __builtin_ffs(v); }
+DEV int __clz(u32 v) { return v ? __builtin_clz(v) : 32; }
+DEV u32 __umulhi(u32 a, u32 b) { return (u32)((u64)a * b >> 32); }
+DEV u64 __umul64hi(u64 a, u64 b) { return (u64)((unsigned __int128)a * b >> 64); }
 template <class T>
 DEV T min(T a, T b) {
   return b < a ? b : a;
+}
+template <class T>
+DEV T max(T a, T b) {
+  return a < b ? b : a;
 }
 DEV u32 __float_as_uint(float v) { return __builtin_bit_cast(u32, v); }
 DEV float __uint_as_float(u32 v) { return __builtin_bit_cast(float, v); }
 DEV u32 f16_of(float value) { return shim_f16_of(value); }
 DEV float float_of_f16(u32 bits) { return shim_float_of_f16(bits); }
+DEV u64 add_product(u32 a, u32 b, u64 sum) { return sum + (u64)a * b; }
+DEV u32 add_scaled(u32 a, u32 factor, u32 b) { return a * factor + b; }
 DEV u32 add_byte(u32 octets, int k, u32 sum) { return sum + (octets >> 8 * k & 255); }
+DEV u32 add_bytes(u32 octets, u32 sum) {
+  for (int k = 0; k < 4; k++) sum = add_byte(octets, k, sum);
+  return sum;
+}
+DEV u32 add_products(u32 a, u32 b, u32 sum) {
+  for (int k = 0; k < 4; k++) sum += (signed char)(a >> 8 * k) * (signed char)(b >> 8 * k);
+  return sum;
+}
 template <class T>
 DEV T __ldg(const T* at) {
   return *at;
 }
+DEV u32 kept(u32 number) { return number; }
 template <class T>
 DEV T* kept(T* address) {
+  shim_kept(address);
+  return address;
+}
+template <class T>
+DEV T* kept_anywhere(T* address) {
   return address;
 }
 
@@ -126,6 +156,14 @@ DEV u32 __shfl_sync(u32 mask, u32 value, u32 lane, u32 width = 32) {
 DEV u32 __shfl_up_sync(u32 mask, u32 value, u32 delta, u32 width = 32) {
   return shim_shuffle(SHUFFLE_UP, mask, value, delta, width);
 }
+DEV u64 __shfl_sync(u32 mask, u64 value, u32 lane, u32 width = 32) {
+  u32 low = __shfl_sync(mask, (u32)value, lane, width);
+  return low | (u64)__shfl_sync(mask, (u32)(value >> 32), lane, width) << 32;
+}
+template <class T>
+DEV T __shfl_xor_sync(u32 mask, T value, u32 lanes) {
+  return __shfl_sync(mask, value, (threadIdx.x & 31) ^ lanes);
+}
 template <int LANES>
 DEV u32 add_before(u32 sum, int distance) {
   u32 other = __shfl_up_sync(0xffffffffu, sum, distance, LANES);
@@ -133,6 +171,17 @@ DEV u32 add_before(u32 sum, int distance) {
 }
 DEV u32 __ballot_sync(u32 mask, bool value) { return shim_ballot(mask, value); }
 DEV bool __any_sync(u32 mask, bool value) { return shim_ballot(mask, value) != 0; }
+DEV u32 __reduce_max_sync(u32 mask, u32 value) {
+  for (u32 lanes = 1; lanes < 32; lanes *= 2) {
+    u32 other = __shfl_xor_sync(mask, value, lanes);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+DEV u32 __reduce_add_sync(u32 mask, u32 value) {
+  for (u32 lanes = 1; lanes < 32; lanes *= 2) value += __shfl_xor_sync(mask, value, lanes);
+  return value;
+}
 DEV void __syncwarp(u32 = 0xffffffffu) { shim_sync_warp(); }
 DEV void __syncthreads() { shim_sync_threads(); }
 DEV void mma_bf16(float* c, const u32* a, const u32* b) { shim_mma(MMA_BF16, c, a, b); }
@@ -162,6 +211,10 @@ DEV void wgmma_bf16(float (*c)[4], const u32* a, u64 b) {
   }
 SHIM_ATOMIC(atomicAdd, (T)(old + value))
 SHIM_ATOMIC(atomicMin, value < old ? value : old)
+SHIM_ATOMIC(atomicMax, value > old ? value : old)
+SHIM_ATOMIC(atomicOr, (T)(old | value))
+SHIM_ATOMIC(atomicExch, value)
+DEV void __threadfence() {}
 
 // Shared memory by 32-bit addresses -------------------------------------------------------------------------------
 
@@ -170,6 +223,10 @@ typedef u32 shared_at;
 DEV shared_at shared_address(const void* place) { return (u32)((const u8*)place - shim_place.shared); }
 DEV u32 lds32(shared_at at) { return *(const u32*)(shim_place.shared + at); }
 DEV u32 lds32_next(shared_at at) { return lds32(at + 4); }
+template <int OFFSET>
+DEV void or_shared(shared_at at, u32 bits) {
+  atomicOr((u32*)(shim_place.shared + at + OFFSET), bits);
+}
 DEV void lds_matrices(u32* words, shared_at at) {
   uint4 row = *(const uint4*)(shim_place.shared + at);
   words[0] = row.x, words[1] = row.y, words[2] = row.z, words[3] = row.w;

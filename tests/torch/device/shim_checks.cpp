@@ -155,6 +155,11 @@ void check_wgmma(u32 at, u32 nbytes) {
   }
 }
 
+void shim_kept(const void* at) {
+  if ((const u8*)at >= shim_place.shared && (const u8*)at < shim_place.shared + arena.size())
+    FAIL("an address in shared memory is taken for one in global memory");
+}
+
 void shim_atomic(const void* at, u32 nbytes) {
   if ((u64)at % nbytes) FAIL("an atomic operation at an address that is no multiple of %u", nbytes);
   check(at, nbytes, ATOMIC);

@@ -118,11 +118,12 @@ class StandIn:
         self.headers = headers
         self.launches: list[Launched] = []
         self.compiled: Counter[Kernel] = Counter()
-        self._watched: list[torch.Tensor] = []
+        self._watched: list[tuple[torch.Tensor, bool]] = []
 
-    def watch(self, *tensors: torch.Tensor) -> None:
-        """Buffers of later launches: contiguous tensors, each with exactly its own bytes."""
-        self._watched += tensors
+    def watch(self, *tensors: torch.Tensor, writable: bool = False) -> None:
+        """Buffers of later launches: contiguous tensors, each with exactly its own bytes. Those whose addresses stand
+        in a table are read alone, unless they are writable."""
+        self._watched += [(tensor, writable) for tensor in tensors]
 
     def forget(self) -> None:
         """Watch nothing any more."""
@@ -139,8 +140,12 @@ class StandIn:
 
     def buffers(self, addresses: list[tuple[int, bool]]) -> list[_Buffer]:
         """What is watched and what the addresses point into, each with whether it may be written."""
-        spans = [(t.data_ptr(), t.numel() * t.element_size()) for t in self._watched if t.numel()]
-        found = dict.fromkeys(spans, False)  # kernels may have their addresses from a table
+        found = {  # kernels may have their addresses from a table
+            (each.data_ptr(), each.numel() * each.element_size()): writable
+            for each, writable in self._watched
+            if each.numel()
+        }
+        spans = list(found)
         unknown: list[tuple[int, bool]] = []
         for address, writable in addresses:
             inside = [span for span in spans if span[0] <= address < span[0] + span[1]]
@@ -239,11 +244,12 @@ def _with_subclasses(kind: type) -> set[type]:
 
 
 def _sources(header: str, folder: Path) -> list[Path]:
-    """A header and all that it includes."""
+    """A header and all that it includes: a test's own, or those of the package."""
     found: list[Path] = []
     names = [header]
     while names:
-        path = folder / names.pop()
+        name = names.pop()
+        path = folder / name if (folder / name).exists() else CUDA / name
         if path not in found:
             found.append(path)
             names += re.findall(r'^#include "(?!dev\.h)(.+)"', path.read_text(), re.MULTILINE)

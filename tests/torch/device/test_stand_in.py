@@ -59,6 +59,7 @@ ERRORS = [
     (10, "reads 16 bytes at byte 16 of buffer 0, which has 20 and is only read"),
     (11, "changes 4 bytes at byte 32 of buffer 1, which has 32"),
     (12, "reads 4 bytes at 0x10, far from all buffers"),
+    (13, "an address in shared memory is taken for one in global memory"),
 ]
 
 

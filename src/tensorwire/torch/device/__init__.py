@@ -5,5 +5,9 @@ docs/devices.md says what is decoded how, and what was proven on what.
 """
 
 from .frame import decode_frame
+from .writing.applying import apply_
+from .writing.encoding import encode_into
+from .writing.pages import DevicePages
+from .writing.status import Status, raise_for
 
-__all__ = ["decode_frame"]
+__all__ = ["DevicePages", "Status", "apply_", "decode_frame", "encode_into", "raise_for"]

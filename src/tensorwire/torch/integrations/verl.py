@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _LOCK = ".tensorwire-verl"
 """In a directory: the file that its workers lock in turn."""
+_LOCK_PERIOD = 0.05
+"""Seconds between two tries for it."""
 
 _FIRST = 10**9
 """A trainer begins with one of so many numbers, by chance: no version of another run, in a store or in a directory that
@@ -173,7 +175,7 @@ class TensorwireCheckpointEngine(CheckpointEngine):  # type: ignore[misc] # the 
         self._directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._lock(descriptor, deadline)
             follower = Follower(self._store, self._directory, storage_options=self._storage_options)
             if follower.version == version:
                 return
@@ -185,6 +187,19 @@ class TensorwireCheckpointEngine(CheckpointEngine):  # type: ignore[misc] # the 
             follower.commit()
         finally:
             unlock(descriptor)
+
+    def _lock(self, descriptor: int, deadline: float) -> None:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"another worker of this node has held {self._directory / _LOCK} for {self._timeout:g} s: it "
+                        "fetches the version, or hangs"
+                    ) from None
+            time.sleep(_LOCK_PERIOD)
 
 
 def _floating(name: str) -> torch.dtype:

@@ -173,7 +173,7 @@ class Replica:
         """Backward gathers once more what forward has. A second round of a lossy codec would change the weights between
         the two, so there is none for a shard that is still the same."""
         if self._last is not None and not call.codec.lossless and same_bytes(self._last, shard):
-            return Message(Kind.SAME, torch.empty(0, dtype=torch.uint8))
+            return Message(Kind.SAME, shard.new_empty(0, dtype=torch.uint8))
         return call.encode(shard, self._own)
 
     def _keep(self, shard: Tensor) -> None:
@@ -237,9 +237,9 @@ def summed(call: Collective, chunks: Sequence[Tensor]) -> Tensor:
     own = chunks[call.exchange.rank]
     wide = torch.promote_types(own.dtype, torch.float32)
     dtype = own.dtype if call.codec.lossless else wide
-    outs = [torch.empty(own.numel(), dtype=dtype) for _ in chunks]
+    outs = [own.new_empty(own.numel(), dtype=dtype) for _ in chunks]
     swap(call, chunks, outs)
-    total = torch.zeros(own.numel(), dtype=wide)
+    total = own.new_zeros(own.numel(), dtype=wide)
     for out in outs:
         total += out
     return total

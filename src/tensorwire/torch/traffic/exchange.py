@@ -57,7 +57,7 @@ class Kind(IntEnum):
 
 
 class Message(NamedTuple):
-    """What one rank sends to another one: a kind, and uint8 of one dimension in memory of the CPU."""
+    """What one rank sends to another one: a kind, and uint8 of one dimension where the tensor is that it is of."""
 
     kind: Kind
     payload: Tensor
@@ -118,11 +118,19 @@ def _new_group(ranks: list[int], timeout: timedelta, absent: str) -> dist.Proces
     _meet(name, ranks, timeout, absent)
     _NUMBERS[tuple(ranks)] += 1
     rank = ranks.index(dist.get_rank())
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     group, _ = c10d._new_process_group_helper(
-        len(ranks), rank, ranks, "gloo", c10d._get_default_store(), name, timeout=timeout
+        len(ranks), rank, ranks, backend, c10d._get_default_store(), name, timeout=timeout
     )
     c10d._world.pg_group_ranks[group] = {each: place for place, each in enumerate(ranks)}
     return group
+
+
+def _settled(device: torch.device) -> float:
+    """The time, once all that this stream was asked for is done there."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return perf_counter()
 
 
 class Exchange:
@@ -174,15 +182,24 @@ class Exchange:
         """
         if os.getpid() != self._pid:
             raise RuntimeError("expected the process that attached, got a fork of it; attach in the fork, too")
-        return self._thread.submit(self._run, work, torch.is_inference_mode_enabled())
+        before = torch.cuda.current_stream().record_event() if torch.cuda.is_initialized() else None
+        return self._thread.submit(self._run, work, torch.is_inference_mode_enabled(), before)
 
-    def _run(self, work: Callable[[], T], inference: bool) -> T:
-        """In the mode of the caller, whose tensors may be written to in no other one."""
+    def _run(self, work: Callable[[], T], inference: bool, before: torch.cuda.Event | None) -> T:
+        """In the mode of the caller, whose tensors may be written to in no other one; behind what the caller has asked
+        of its stream. What is asked of a device here is done when this returns."""
         if self._failure is not None:
             text = f"{type(self._failure).__name__}: {self._failure}"
             raise ExchangeError(f"an earlier exchange failed: {text}") from self._failure
         with torch.inference_mode(inference), torch.no_grad():
-            return work()
+            if before is None:
+                return work()
+            with torch.cuda.device(before.device):
+                torch.cuda.current_stream().wait_event(before)
+                try:
+                    return work()
+                finally:
+                    torch.cuda.current_stream().synchronize()
 
     def fail(self, error: BaseException) -> None:
         """Give up, since this rank could not decode what the others could. Every later call here raises an error that
@@ -236,9 +253,9 @@ class Exchange:
             message = Message(Kind.RAW, own.reshape(-1).view(torch.uint8))
             self._announced([message] * self.size, [own.nbytes] * self.size, configuration)
             self._may_have_failed = False
-        began = perf_counter()
+        began = _settled(own.device)
         dist.all_gather_into_tensor(output, own, group=self._group)
-        self.transfer_seconds = perf_counter() - began
+        self.transfer_seconds = _settled(own.device) - began
 
     def from_first(self, make: Callable[[], T]) -> T:
         """What it makes on the first rank, on all of them: plain data. If it raises there, all ranks do."""
@@ -346,11 +363,12 @@ class Exchange:
         others = [each.payload for rank, each in enumerate(messages) if rank != self.rank]
         sent = [0 if rank == self.rank else len(each.payload) for rank, each in enumerate(messages)]
         sizes[self.rank] = 0
-        received = torch.empty(sum(sizes), dtype=torch.uint8)
-        outgoing = torch.cat(others) if others else torch.empty(0, dtype=torch.uint8)
-        began = perf_counter()  # all ranks have come: they have told their sizes
+        device = messages[self.rank].payload.device
+        received = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        outgoing = torch.cat(others) if others else torch.empty(0, dtype=torch.uint8, device=device)
+        began = _settled(device)  # all ranks have come: they have told their sizes
         dist.all_to_all_single(received, outgoing, sizes, sent, group=self._group)
-        self.transfer_seconds = perf_counter() - began
+        self.transfer_seconds = _settled(device) - began
         found = [Message(kind, payload) for kind, payload in zip(kinds, received.split(sizes), strict=True)]
         found[self.rank] = messages[self.rank]
         return found

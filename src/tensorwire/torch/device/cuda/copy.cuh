@@ -37,14 +37,15 @@ DEV void copy_bytes(u8* target, const u8* source, u64 nbytes, u32 first, u32 thr
   copy_pieces<u8>(target + done, source + done, nbytes - done, first, threads);
 }
 
-// Fill with a pattern of eight bytes that a word divides; `target` is at a multiple of a word.
+// Fill with a pattern of eight bytes that a word divides, whose bytes are a power of two; `target` is at a multiple of
+// a word.
 DEV void fill_bytes(u8* target, u32 low, u32 high, u64 nbytes, u32 word_nbytes, u32 first, u32 threads) {
   u64 pattern = low | (u64)high << 32, odd = -(u64)target & 15, head = odd < nbytes ? odd : nbytes;
   u64 vectors = (nbytes - head) / 16, tail = head + vectors * 16;
   // What stands at a multiple of 16 bytes is a whole number of words behind the begin: the pattern begins anew there.
-  for (u64 i = first; i < head; i += threads) target[i] = (u8)(pattern >> 8 * (i % word_nbytes));
+  for (u64 i = first; i < head; i += threads) target[i] = (u8)(pattern >> 8 * (i & (word_nbytes - 1)));
   for (u64 i = first; i < vectors; i += threads) ((uint4*)(target + head))[i] = {low, high, low, high};
-  for (u64 i = tail + first; i < nbytes; i += threads) target[i] = (u8)(pattern >> 8 * (i % word_nbytes));
+  for (u64 i = tail + first; i < nbytes; i += threads) target[i] = (u8)(pattern >> 8 * (i & (word_nbytes - 1)));
 }
 
 template <u32 WORD_NBYTES>

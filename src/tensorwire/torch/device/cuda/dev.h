@@ -14,6 +14,7 @@ typedef unsigned long long u64;
 #define COLD static __device__ __noinline__   // rare code, which would only push the common code apart
 #define GLOBAL __global__
 #define BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)  // of a block; blocks at once on a processor
+#define CONSTANT static __device__ __constant__ const
 
 // Memory that the threads of a block share: as much as the launch asks for, or an array of fixed size.
 #define SHARED(type, name) extern __shared__ __align__(16) type name[]
@@ -35,8 +36,43 @@ DEV u32 bits_of(u32 mask, u32 a, u32 b) {
   return r;
 }
 
+// Bits in which a and b differ, and what they share with c, or have together with c.
+DEV u32 unlike_and(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+DEV u32 unlike_or(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xBE;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+
+// a * factor + b. The compiler makes two instructions of the expression if it sees that no bits meet.
+DEV u32 add_scaled(u32 a, u32 factor, u32 b) {
+  u32 r;
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(factor), "r"(b));
+  return r;
+}
+
 // Byte k of `octets`, added to `sum`.
 DEV u32 add_byte(u32 octets, int k, u32 sum) { return __dp4a(octets, 1u << 8 * k, sum); }
+
+// The products of the signed bytes of a and b, added to `sum`.
+DEV u32 add_products(u32 a, u32 b, u32 sum) { return (u32)__dp4a((int)a, (int)b, (int)sum); }
+
+// sum + a * b, all bits of the product.
+DEV u64 add_product(u32 a, u32 b, u64 sum) {
+  u64 r;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(r) : "r"(a), "r"(b), "l"(sum));
+  return r;
+}
+
+// All four bytes, added to `sum`.
+DEV u32 add_bytes(u32 octets, u32 sum) { return __dp4a(octets, 0x01010101u, sum); }
+
+// 255 in each byte whose highest bit is set, else 0.
+DEV u32 sign_bytes(u32 octets) { return prmt(octets, 0, 0xba98); }
 
 // Plus the sum of the lane `distance` before this one, if it is one of the same LANES. All lanes of a warp take part.
 template <int LANES>
@@ -61,6 +97,19 @@ DEV T* kept(T* address) {
   return (T*)__cvta_global_to_generic(global);
 }
 
+// The same of an address in any memory.
+template <class T>
+DEV T* kept_anywhere(T* address) {
+  asm("" : "+l"(address));
+  return address;
+}
+
+// A number that a loop then keeps, for the same reason.
+DEV u32 kept(u32 number) {
+  asm("" : "+r"(number));
+  return number;
+}
+
 // Shared memory by 32-bit addresses -------------------------------------------------------------------------------
 
 typedef u32 shared_at;
@@ -78,6 +127,12 @@ DEV u32 lds32_next(shared_at at) {
   u32 r;
   asm volatile("ld.shared.u32 %0, [%1+4];" : "=r"(r) : "r"(at));
   return r;
+}
+
+// Set bits of the word OFFSET bytes behind `at`, at once with others that do.
+template <int OFFSET>
+DEV void or_shared(shared_at at, u32 bits) {
+  asm volatile("red.shared.or.b32 [%0+%2], %1;" ::"r"(at), "r"(bits), "n"(OFFSET) : "memory");
 }
 
 // Four matrices of 8 rows by 16 bytes: lane 8 * i + r has the address of row r of the i-th, and lane 4 * r + t gets the

@@ -9,6 +9,8 @@
 #pragma once
 #include "dev.h"
 
+constexpr u32 kOnes = 0x01010101u;
+
 // The launch data of a block.
 struct Row {
   u32 place;    // of its bytes in the frame, in units of 32

@@ -32,7 +32,7 @@ constexpr u32 kRunsOfPiece = 16;
 // A tier's numbers that a piece needs begin and end within runs, so each tier may need a run more than the one before.
 constexpr u32 kRoomOfRows = (17 + 18 + 19 + 20) * 256;
 
-enum Kind { STORED, BY_HOST, CONSTANT, CASCADE, ENEC };
+enum Kind { STORED, BY_HOST, ONE_WORD, CASCADE, ENEC };
 
 // How a block is coded, for each block of the frame by its ordinal.
 struct Coding {
@@ -242,7 +242,7 @@ DEV void take_piece(const Tensor& tensor, const Piece& piece, u8* room, Word* ta
     if constexpr (sizeof(Word) <= 4) take_cascade(tensor, piece, room, target);
   } else if (kind == ENEC) {
     if constexpr (sizeof(Word) <= 4) take_enec(tensor, piece, target);
-  } else if (kind == CONSTANT) {
+  } else if (kind == ONE_WORD) {
     fill_bytes((u8*)target, piece.row.params, piece.row.n23, nbytes, sizeof(Word), threadIdx.x, blockDim.x);
   } else {
     const u8* source = kind == STORED ? tensor.frame : tensor.host_words;

@@ -3,7 +3,6 @@
 #include "frame.cuh"
 
 constexpr u32 kAll = 0xffffffffu;
-constexpr u32 kOnes = 0x01010101u;
 constexpr u32 kRoom = 288;  // behind resolved exponents: 32 that a short run writes, 260 that a window may reach
 
 DEV u32 ceil16(u32 nbytes) { return (nbytes + 15) & ~15u; }
@@ -27,6 +26,12 @@ struct InScratch {
     return __funnelshift_r(at[0], at[1], (u32)(u64)place * 8);
   }
 };
+
+// The widths of tiers, four bits each: tiers count from 1, and behind the last one stands that of bytes.
+FOLDED int width_of(u32 widths, int tier) { return widths >> 4 * (tier - 1) & 15; }
+FOLDED int last_tier(u32 widths) {
+  return widths >> 20 ? 5 : widths >> 16 ? 4 : widths >> 12 ? 3 : widths >> 8 ? 2 : 1;
+}
 
 // Digits ------------------------------------------------------------------------------------------------------------
 

@@ -33,11 +33,6 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 // Tiers -------------------------------------------------------------------------------------------------------------
 
-FOLDED int width_of(u32 widths, int tier) { return widths >> 4 * (tier - 1) & 15; }
-FOLDED int last_tier(u32 widths) {
-  return widths >> 20 ? 5 : widths >> 16 ? 4 : widths >> 12 ? 3 : widths >> 8 ? 2 : 1;
-}
-
 // A block of a cascade: where its tiers stand, and what their digits name. Arrays are by tier.
 template <u32 WIDTHS>
 struct Cascade {
@@ -191,42 +186,59 @@ GLOBAL void BOUNDS(kThreads, 4)
                                                     words_of_block(out, row, first_block, runs_per_block, L::NBYTES));
 }
 
-// Every 16th run from `run` on, before `end`, as if no digit escaped: STEPS of them at a time, until fewer are left.
-// The next one. CARRY: the sum of an escape carries into the next byte.
-template <class L, int STEPS, bool CARRY>
+// Every so many runs from `run` on, before `end`, as if no digit of a tier of W bits escaped: STEPS of them at a time,
+// until fewer are left. The next one. CARRY: the sum of an escape carries into the next byte.
+template <class L, int W, int STEPS, bool CARRY>
 DEV u32 decode_unescaped(const u32* block, u32 n, u32 lo, u32 run, u32 end, u8* words) {
-  u32 j = threadIdx.x % 16 * 2;
-  Plane plane;
-  plane.set<true>(block + (n >> 8) * (8 * L::REST_BITS), j, 4, 4);
+  typedef Digits<W, 2> Tier;
+  constexpr int LEAD = Tier::LEAD, ROWS = Tier::ROWS, APART = kThreads / Tier::LANES;
+  u32 j = threadIdx.x % Tier::LANES * 2;
+  const u32* field = block + (n >> 8) * (8 * L::REST_BITS);
+  Plane plane, upper_plane;
+  plane.set<true>(field, j, LEAD, LEAD);
+  if (W == 3) upper_plane.set<true>(field + (n >> 8) * 16, j, 1, LEAD);
   Rest<L, L::REST_BITS, 0, true, 2> rests;
-  rests.set(block, n, j, 4);
+  rests.set(block, n, j, LEAD);
   words = kept(words + j * (4 * L::NBYTES));
 #pragma unroll 1
-  for (; run + 16 * (STEPS - 1) < end; run += 16 * STEPS) {
-    u32 own[STEPS][2], rest[STEPS][2][L::REST_NBYTES][2];
+  for (; run + APART * (STEPS - 1) < end; run += APART * STEPS) {
+    u32 own[STEPS][2], upper[STEPS][ROWS][2], rest[STEPS][ROWS][L::REST_NBYTES][2];
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
-      load_words<2>(own[i], plane.lane + (u64)(run + 16 * i) * 32);
+      load_words<2>(own[i], plane.lane + (u64)(run + APART * i) * (8 * LEAD));
 #pragma unroll
-      for (int k = 0; k < 2; k++) rests.load(rest[i][k], run + 16 * i, 256, j, k, 4);
+      for (int k = 0; k < ROWS; k++) {
+        if (W == 3) upper_plane.load<true, 2>(upper[i][k], run + APART * i, 256, j, k, 1, LEAD);
+        rests.load(rest[i][k], run + APART * i, 256, j, k, LEAD);
+      }
     }
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
-      u8* to = words + (u64)(run + 16 * i) * (256 * L::NBYTES);
+      u8* to = words + (u64)(run + APART * i) * (256 * L::NBYTES);
 #pragma unroll
-      for (int k = 0; k < 2; k++) {
+      for (int k = 0; k < ROWS; k++) {
         u32 x[2];
 #pragma unroll
         for (int v = 0; v < 2; v++) {
-          u32 digits = own[i][v] >> 4 * k & 0x0f0f0f0fu;
-          if (CARRY) digits &= ~(Digits<4, 1>::escaped(digits) * 15);
+          u32 digits = own[i][v] >> LEAD * k & ((1u << LEAD) - 1) * kOnes;
+          if (W == 3) digits |= upper[i][k][v] << 2;
+          if (CARRY) digits &= ~(Digits<W, 1>::escaped(digits) * 15);
           x[v] = digits + lo * kOnes;
         }
-        store_group<L, true, 2>(to + k * (128 * L::NBYTES), x, rest[i][k], 4);
+        store_group<L, true, 2>(to + k * (32 * LEAD * L::NBYTES), x, rest[i][k], 4);
       }
     }
   }
   return run;
+}
+
+// The same of all runs from `begin` to `end`.
+template <class L, int W, int STEPS>
+DEV void decode_whole(const u32* block, u32 n, u32 lo, u32 begin, u32 end, u8* words) {
+  u32 run = begin + threadIdx.x / Digits<W, 2>::LANES;
+  if (W == 4 && lo > 240) run = decode_unescaped<L, W, 1, true>(block, n, lo, run, end, words);
+  run = decode_unescaped<L, W, STEPS, false>(block, n, lo, run, end, words);
+  if (STEPS > 1) decode_unescaped<L, W, 1, false>(block, n, lo, run, end, words);
 }
 
 template <class L, int STEPS>
@@ -238,10 +250,7 @@ GLOBAL void BOUNDS(kThreads, 4)
   u8* words = words_of_block(out, row, first_block, runs_per_block, L::NBYTES);
   u32 runs = row.n >> 8, share = (runs + gridDim.y - 1) / gridDim.y;
   u32 begin = min(blockIdx.y * share, runs), end = min(begin + share, runs), lo = row.params & 255;
-  u32 run = begin + threadIdx.x / 16;
-  if (lo > 240) run = decode_unescaped<L, 1, true>(block, row.n, lo, run, end, words);
-  run = decode_unescaped<L, STEPS, false>(block, row.n, lo, run, end, words);
-  if (STEPS > 1) decode_unescaped<L, 1, false>(block, row.n, lo, run, end, words);
+  decode_whole<L, 4, STEPS>(block, row.n, lo, begin, end, words);
   __syncthreads();
   constexpr u32 MASK = ((1u << L::EXPONENT_BITS) - 1) << L::MANTISSA_BITS;
   const u8* octets = (const u8*)(block + runs * (8 * (L::REST_BITS + 4)));

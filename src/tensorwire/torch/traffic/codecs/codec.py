@@ -21,7 +21,7 @@ class Codec(Protocol):
         """The message as uint8 of one dimension; None if the bytes of the tensor are to travel as they are.
 
         Args:
-            tensor: contiguous, of one dimension, on the CPU.
+            tensor: contiguous, of one dimension. The message is where it is.
             base: what the receivers hold, of the same size and dtype.
             key: of the random numbers: the same key gives the same message.
         """

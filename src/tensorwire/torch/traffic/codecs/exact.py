@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from ....codec import check_frame_size, compress, compress_bound, decompress, frame_info
+from ....errors import FormatError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _FEW_WORDS = 64
+_ALIGNMENT = 16  # of what kernels read
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Exact:
 
     FP32 without a base travels as a frame where all of it is BF16 numbers that were cast, such as the gradients of a
     backward in BF16. Other FP32 travels as it is: a frame of it is only about a sixth smaller. A tensor that a frame
-    would not make smaller travels as it is, too.
+    would not make smaller travels as it is, too. On a GPU kernels make the frames of BF16, F16 and FP8, with profile
+    "fast", and other dtypes travel as they are.
 
     Attributes:
         profile: "fast", or "compact", which is smaller and slower.
@@ -35,6 +38,8 @@ class Exact:
             raise ValueError(f"expected profile 'fast' or 'compact', got {self.profile!r}")
 
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor | None:
+        if tensor.device.type != "cpu":
+            return self._encode_there(tensor, base)
         if tensor.numel() == 0 or (base is None and tensor.dtype == torch.float32 and not _was_bf16(tensor)):
             return None
         room = torch.empty(compress_bound(tensor, profile=self.profile), dtype=torch.uint8)
@@ -42,11 +47,52 @@ class Exact:
         return room[: len(frame)] if len(frame) < tensor.nbytes else None
 
     def decode(self, message: Tensor, out: Tensor, base: Tensor | None = None) -> None:
+        if message.device.type != "cpu":
+            _decode_there(message, out, base)
+            return
         frame = message.numpy()
         info = frame_info(frame)
         check_frame_size(info, frame.nbytes)
         base = base if info.base_hash is not None else None
         decompress(frame, base=base, out=out, threads=torch.get_num_threads())
+
+    def _encode_there(self, tensor: Tensor, base: Tensor | None) -> Tensor | None:
+        from ...device import encode_into
+        from ...device.writing.new_frames import CODINGS
+
+        if tensor.numel() == 0 or tensor.dtype not in CODINGS:
+            return None
+        if self.profile != "fast":
+            raise ValueError(f"expected profile 'fast' for tensors on {tensor.device}, got {self.profile!r}")
+        nbytes = compress_bound(dtype=CODINGS[tensor.dtype].name, shape=tuple(tensor.shape), profile=self.profile)
+        slot, size = tensor.new_empty(nbytes, dtype=torch.uint8), tensor.new_empty(1, dtype=torch.int64)
+        encode_into([tensor], [slot], size, profile=self.profile, base=None if base is None else [base])
+        used = int(size)
+        return slot[:used] if 0 < used < tensor.nbytes else None
+
+
+def _decode_there(message: Tensor, out: Tensor, base: Tensor | None) -> None:
+    """By kernels. A frame without a base says so by the status that it gets."""
+    from ...device import Status, apply_, decode_frame
+    from ...device.writing.status import error_of
+
+    frame = message.clone() if message.data_ptr() % _ALIGNMENT else message
+    target = out if out.data_ptr() % _ALIGNMENT == 0 else out.clone()
+    if base is not None and base.data_ptr() != target.data_ptr():
+        target.copy_(base)
+    status = frame.new_empty(1, dtype=torch.int32)
+    apply_([frame], [target], status)
+    found = int(status)
+    if found == Status.HOST_ONLY:
+        content = decode_frame(frame)
+        if content.dtype != out.dtype or content.numel() != out.numel():
+            raise FormatError(f"expected {out.numel()} of {out.dtype}, got {content.numel()} of {content.dtype}")
+        out.copy_(content.reshape(-1))
+        return
+    if found:
+        raise error_of(found, "the frame")
+    if target is not out:
+        out.copy_(target)
 
 
 def _was_bf16(tensor: Tensor) -> bool:

@@ -1,0 +1,68 @@
+"""Tensors that do not lie in this process's memory: what publishes them, and what changes them where they lie.
+
+The layer that knows such tensors registers it. Without, they are refused as every array without a buffer is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, MutableMapping, Sequence
+
+    from ..codec import Profile
+    from .copies import Copies
+    from .frames import Frames
+    from .versions import Position, Version
+
+
+class Target(Protocol):
+    """What a follower keeps up to date."""
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def number(self) -> int | None:
+        """Of the version that is there."""
+
+    @property
+    def staged(self) -> Position | None: ...
+
+    def position(self) -> Position:
+        """What is there."""
+
+    def forget(self) -> None:
+        """It may have been written to."""
+
+    def stage(self, goal: Position, plan: Mapping[str, Sequence[Version]], frames: Frames) -> None:
+        """Make what `commit` needs."""
+
+    def commit(self) -> None:
+        """Put it in place."""
+
+
+class Elsewhere(Protocol):
+    """A kind of memory."""
+
+    def takes(self, array: Any) -> bool:
+        """Whether an array lies there."""
+
+    def copies(self, profile: Profile, threads: int) -> Copies:
+        """For a publisher."""
+
+    def target(self, arrays: MutableMapping[str, Any], threads: int, *, verify: bool) -> Target:
+        """For a follower: arrays that are changed in place. UnsupportedTensorError if one cannot be."""
+
+
+_KNOWN: list[Elsewhere] = []
+
+
+def register(memory: Elsewhere) -> None:
+    """Publishers and followers take what lies there from now on."""
+    _KNOWN.append(memory)
+
+
+def memory_of(array: Any) -> Elsewhere | None:
+    """Where an array lies; None for this process's memory, or for what nothing takes."""
+    return next((each for each in _KNOWN if each.takes(array)), None)
