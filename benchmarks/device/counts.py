@@ -36,7 +36,7 @@ FAST_LATER = (8976, 1336, 12)
 _FAST_NBYTES = 43744
 """What it takes."""
 _FAST_SHARED_NBYTES = 35328 + 47168
-"""Of shared memory: for the encoder, and for the block."""
+"""Shared memory for the encoder, and for the block."""
 _TILE_WORDS = 16 * 4096
 """Words of a tile of a matrix with 4096 columns, two blocks."""
 _RESOLVED_NBYTES, _TEAMS_NBYTES = 9264, 25504
@@ -47,6 +47,8 @@ _ESCAPED_NBYTES = 960
 _ESCAPED_PAIRS = 5
 """Pairs of runs of such a block, of 64, in which a word escapes from 15 exponents. A function goes over them once more,
 which is not counted."""
+_ESCAPED_RUNS = 5
+"""Runs of such a block, of 128, in which one does."""
 _PAGE_NBYTES = 49_344
 """Its bytes."""
 _PAGE_SHARED_NBYTES = 4096 + 9392
@@ -129,6 +131,23 @@ def _of_fast_blocks() -> tuple[float | Some, ...]:
     )  # fmt: skip
 
 
+def _of_read_pages() -> tuple[float | Some, ...]:
+    """The loops of a frame of one block that is read; much of that is for a warp or two."""
+    once, runs = Some(1 / _WARPS, 1), _WORDS // _RUN
+    header = (
+        Some(3 / _WARPS, 1),
+        once,
+        once,
+        Some(2 / _WARPS, 1),
+    )  # copies; the shape; both checksums, four stripes each
+    index = once, once, once, Some(2 / _WARPS, 1)  # entries, records, zeros behind them, padding
+    checks = 1, _PAGE_NBYTES // 1024 / _WARPS, once, once, 0  # the block; its sums, and those of the last stripes
+    escapes = runs / 64, once, Some(1 / _WARPS, runs / 32), 0  # counted, a lane for eight words; zeros; added up
+    words = 1, 0, 0, runs / 32, 0  # the block; equal words, and lo above 240; 16 runs in two steps at once, and in one
+    patches = 1, _ESCAPED_RUNS / _WARPS, 1 / 2, 1 / 2  # runs, those of them that have escapes, and these in two halves
+    return *header, *index, *checks, *escapes, Some(1 / _WARPS, runs * 3 / 8 / 8), *words, *patches, 0
+
+
 def _uncounted(what: str, header: str, expression: str, threads: int = 256, stack_nbytes: int = 0) -> Counted:
     return Counted(what, Kernel(header, expression), threads, stack_nbytes=stack_nbytes)
 
@@ -171,6 +190,26 @@ def _by_wgmma(eights: int, inputs: str, most: float) -> Counted:
         f"product `resident`, {inputs} inputs, by wgmma", Kernel("wgmma.cuh", f"wgmma<{eights}, false>", "a"), 512,
         64 * 4096, loops, shared_nbytes, most=most,
     )  # fmt: skip
+
+
+def _applied() -> Counted:
+    """A block of kind sparse with two classes and 583 changed words, 1.78 %, as the encoder makes it of weights before
+    and after a step of 5e-6 (benchmarks/synthetic_pairs.py). Warp 0 reads its string: of what others do not do, each of
+    the eight warps counts for an eighth."""
+    stored, long_zeros = (0,) * 5, 0  # what few blocks have: stored ones; more than 31 zeros in a code
+    masks = (8, 1, 0, 0)  # 16 words by a thread, a threshold each; the last words, if they are fewer
+    # Batches of codes, and rounds of each until lanes agree; codes in each round, and codes once more.
+    positions = (1, 2.4, 10.8, long_zeros, 11.1, long_zeros)
+    sets = (0.75, 2.6, 2.2, long_zeros, 2.8, long_zeros)
+    members = (0.7, 1, 1, 2.2)  # 32 words of a set; of one that is inverted marks, members, and 32 others
+    large = (14, long_zeros, 0)
+    by_warp_0 = (2 / 8, long_zeros, 9.6, *positions, 2 / 8, 2, long_zeros, *sets, *members, *large, 1 / 8)
+    # Two classes are counted; both have the words that the last changed ones need; their words are moved.
+    placed = (1, 2, 2, 2, 583 / 2 / 256, 0)
+    by_tiles, constant, copied = (0,) * 21, (0, 0), (0, 0)
+    loops = (1, *stored, *masks, *by_warp_0, *placed, *by_tiles, *constant, *copied)
+    kernel = Kernel("apply.cuh", "take_blocks<u16, true>")
+    return Counted("apply `sparse`, 1.8 % changed", kernel, 256, _WORDS, loops, 48 << 10, most=20, at_once=4)
 
 
 KERNELS = (
@@ -229,6 +268,21 @@ KERNELS = (
         _uncounted(f"encode {what} of `fast` in {name}", "write_fast.cuh", f"{kernel}<Fast<{layout}>>")
         for name, layout in (("F16", "F16"), ("F8_E4M3", "F8E4M3"), ("F8_E5M2", "F8E5M2"))
         for what, kernel in (("blocks", "write_blocks"), ("what is left", "write_others"))
+    ),
+    Counted(
+        "decode pages, with all checks",
+        Kernel("unpage.cuh", "unpage<Bf16, true>"),
+        256,
+        _WORDS,
+        _of_read_pages(),
+        most=14,
+        at_once=4,
+    ),
+    *(
+        _uncounted(f"decode pages{what}{size}", "unpage.cuh", f"unpage<{layout}, {whole}>")
+        for what, layout in (("", "Bf16"), (" in F16", "F16"), (" in F8_E4M3", "F8E4M3"), (" in F8_E5M2", "F8E5M2"))
+        for size, whole in ((", whole", "true"), (", of any size", "false"))
+        if (layout, whole) != ("Bf16", "true")
     ),
     _of_cascades("product `fast`, 1 to 8 inputs", "Bf16", 2, 1, 14, 2),
     _of_cascades("product `fast`, 9 to 16 inputs", "Bf16", 2, 2, 15, 2),

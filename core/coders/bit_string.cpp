@@ -18,11 +18,14 @@ bool BitReader::finish(size_t* nbytes) {
   return ok() && end <= nbytes_ && bits(filler) == 0;
 }
 
+void BitWriter::store_last() {
+  if (size_ < capacity_) std::memcpy(dst_ + size_, &pending_, capacity_ - size_ < 8 ? capacity_ - size_ : 8);
+}
+
 bool BitWriter::finish(size_t* nbytes) {
-  const size_t left = bit_string_nbytes(fill_);
-  *nbytes = size_ + left;
+  *nbytes = ceil_to(size_ + (fill_ != 0), 4);
   if (*nbytes > capacity_) return false;
-  if (left != 0) std::memcpy(dst_ + size_, &pending_, left);
+  std::memcpy(dst_ + size_, &pending_, *nbytes - size_);
   return true;
 }
 

@@ -110,37 +110,51 @@ class BitReader {
   uint64_t at_ = 0;  // bits read
 };
 
-// Writes codes to `capacity` bytes at most.
+// Writes codes to `capacity` bytes at most. No branch hangs on how long a code is: no processor foresees that.
 class BitWriter {
  public:
   BitWriter(uint8_t* dst, size_t capacity) : dst_(dst), capacity_(capacity) {}
 
   // width is 0 to 64, value below 2^width.
   void bits(uint64_t value, unsigned width) {
-    pending_ |= value << fill_;
-    fill_ += width;
-    if (fill_ < 64) return;
-    flush();
-    fill_ -= 64;
-    pending_ = fill_ == 0 ? 0 : value >> (width - fill_);
+    if (width <= kMost) return put(value, width);
+    put(value & UINT32_MAX, 32);
+    put(value >> 32, width - 32);
   }
   void unary(uint64_t zeros) {
-    for (; zeros >= 63; zeros -= 63) bits(0, 63);
-    bits(uint64_t{1} << zeros, static_cast<unsigned>(zeros) + 1);
+    for (; zeros >= kMost; zeros -= kMost) put(0, kMost);
+    put(uint64_t{1} << zeros, static_cast<unsigned>(zeros) + 1);
   }
   void rice(uint64_t value, unsigned k) {
-    unary(value >> k);
-    bits(value & ((uint64_t{1} << k) - 1), k);
+    const uint64_t zeros = value >> k, low = value & ((uint64_t{1} << k) - 1);
+    if (zeros + k + 1 <= kMost) return put((1 | low << 1) << zeros, static_cast<unsigned>(zeros) + k + 1);
+    unary(zeros);
+    put(low, k);
   }
-  // rice(), then a bit.
-  void rice_and_bit(uint64_t value, unsigned k, uint64_t bit) {
-    const uint64_t zeros = value >> k;
-    if (zeros + k + 2 > 64) {
-      rice(value, k);
-      return bits(bit, 1);
-    }
+  // rice(), then a bit: a code that may be too long for bits().
+  struct RiceAndBit {
+    uint64_t zeros, rest;  // the one, low bits, the bit
+    unsigned width;        // of the rest
+  };
+  static RiceAndBit rice_and_bit(uint64_t value, unsigned k, uint64_t bit) {
     const uint64_t low = value & ((uint64_t{1} << k) - 1);
-    bits((1 | low << 1 | bit << (k + 1)) << zeros, static_cast<unsigned>(zeros) + k + 2);
+    return {value >> k, 1 | low << 1 | bit << (k + 1), k + 2};
+  }
+  void code(const RiceAndBit& code) {
+    if (code.zeros + code.width <= kMost) return put(code.rest << code.zeros, static_cast<unsigned>(code.zeros) + code.width);
+    for (uint64_t left = code.zeros; left != 0;) {
+      const unsigned some = left < kMost ? static_cast<unsigned>(left) : kMost;
+      put(0, some);
+      left -= some;
+    }
+    put(code.rest, code.width);
+  }
+  // One after the other; at once if they are short, as nearly all are.
+  void two_codes(const RiceAndBit& a, const RiceAndBit& b) {
+    const uint64_t first = a.zeros + a.width, both = first + b.zeros + b.width;
+    if (both <= kMost) return put(a.rest << a.zeros | b.rest << (first + b.zeros), static_cast<unsigned>(both));
+    code(a);
+    code(b);
   }
   // Exponential Golomb of order g; golomb_bits() must not be 0.
   void golomb(uint64_t value, unsigned g) {
@@ -152,15 +166,27 @@ class BitWriter {
   bool finish(size_t* nbytes);
 
  private:
-  void flush() {
-    if (size_ + 8 <= capacity_) store(dst_ + size_, pending_);
-    size_ += 8;
+  static constexpr unsigned kMost = 56;  // bits that fit behind those of a byte that has begun
+
+  void put(uint64_t value, unsigned width) {
+    pending_ |= value << fill_;
+    if (size_ + 8 <= capacity_) {
+      store(dst_ + size_, pending_);
+    } else {
+      store_last();
+    }
+    fill_ += width;
+    size_ += fill_ / 8;
+    pending_ >>= fill_ / 8 * 8;
+    fill_ %= 8;
   }
+  // What of the pending bits has room.
+  void store_last();
 
   uint8_t* dst_;
   size_t capacity_, size_ = 0;  // size_ goes on beyond the capacity
-  uint64_t pending_ = 0;
-  unsigned fill_ = 0;  // bits in pending_, below 64
+  uint64_t pending_ = 0;        // bits of the byte that has begun
+  unsigned fill_ = 0;           // how many, below 8
 };
 
 // Bits of golomb(g) for a value; 0 if it has no such code.
@@ -185,6 +211,17 @@ class RiceChoice {
       quotients += gap;
       gap >>= 1;
     }
+  }
+  // All at once, if their sum is below 2^32.
+  void add_all(const uint32_t* gaps, size_t count) {
+    uint32_t sums[3] = {};
+    const unsigned first = first_;
+    for (size_t i = 0; i < count; ++i) {
+      sums[0] += gaps[i] >> first;
+      sums[1] += gaps[i] >> (first + 1);
+      sums[2] += gaps[i] >> (first + 2);
+    }
+    for (unsigned i = 0; i < 3; ++i) quotients_[i] += sums[i];
   }
   unsigned k() const { return first_ + best(); }
   // What all gaps take with that k.

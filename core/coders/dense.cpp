@@ -89,7 +89,10 @@ void dense_plan(const Layout& dtype, const uint8_t* words, const uint8_t* base, 
       uint64_t cost;
       plan->thresholds = choose_thresholds(
           samples.cuts, samples.num_cuts, max_classes,
-          [&](unsigned first, unsigned last) { return samples.cost(first, last); }, &cost);
+          [&](unsigned last, uint64_t* costs) {
+            for (unsigned first = 0; first < last; ++first) costs[first] = samples.cost(first, last);
+          },
+          &cost);
     });
     step_kernels.classify(dtype, base, n, classes_of(dtype, plan->thresholds), shift, scratch->symbols);
   }

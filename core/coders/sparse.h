@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "coders/class_costs.h"
 #include "coders/step_classes.h"
 #include "common/format.h"
 #include "transforms/steps.h"
@@ -10,38 +11,35 @@
 namespace tw {
 
 constexpr size_t kMaxMasks = kMaxBlockWords / kMaskWords;
-constexpr unsigned kRiceBits = 5, kGolombBits = 6;  // of a k, of an order
-constexpr unsigned kCountOrder = 5;                 // of the golomb() of counts
-constexpr unsigned kFirstLargeStep = 4;             // smaller sizes have sets
 
 struct SparseEncodeScratch {
-  Reach reach[(kMaxClasses - 1) * kMaxMasks];
-  // The changed words, in order of the block; their base's exponents become classes.
-  uint32_t places[kMaxBlockWords + kMaskWords], ranks[kMaxBlockWords];
-  uint8_t exponents[kMaxBlockWords];
-  uint64_t steps[kMaxBlockWords];  // size << 1 | negative
+  ClassWords divided[kMaxClasses * kMaxMasks];
+  // The changed words, in order of the block.
+  uint32_t places[kMaxBlockWords + kMaskWords];
+  uint8_t exponents[kMaxBlockWords];  // of the base
+  uint64_t steps[kMaxBlockWords];     // size << 1 | negative
   // The same class by class.
-  uint32_t gaps[kMaxBlockWords];
+  uint32_t ranks[kMaxBlockWords];
   uint64_t sorted_steps[kMaxBlockWords];
-  uint32_t members[2][kMaxBlockWords];  // of the sets of sizes
+  uint32_t members[kMaxBlockWords], gaps[kMaxBlockWords];  // of a set of sizes; of what is written
 };
 
 // What was found out about the words of a block that changed.
 struct SparsePlan {
   Thresholds thresholds;
-  size_t count;                  // changed words
-  uint32_t counts[kMaxClasses];  // by class
-  uint64_t nbits;                // about what the bit string takes
+  size_t count;                               // changed words
+  uint32_t counts[kMaxClasses][kSizeRanges];  // by class: those of which the step has at least such a size
+  uint64_t nbits;                             // about what the bit string takes
 };
 
 // Look at the changed words of a block: the masks say which, and there is at least one. Returns false if a step is too
 // large for the kind.
 bool sparse_plan(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, const uint64_t* changed,
-                 unsigned max_classes, SparsePlan* plan, SparseEncodeScratch* scratch);
+                 LineFetcher* fetcher, unsigned max_classes, SparsePlan* plan, SparseEncodeScratch* scratch);
 
 // Write the bit string that was planned. Returns its bytes, 0 if they exceed the capacity.
-size_t sparse_encode(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan, uint8_t* dst,
-                     size_t capacity, SparseEncodeScratch* scratch);
+size_t sparse_encode(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan,
+                     LineFetcher* fetcher, uint8_t* dst, size_t capacity, SparseEncodeScratch* scratch);
 
 struct SparseDecodeScratch {
   uint64_t ranks[kMaxClasses][kMaxMasks + 2];

@@ -10,172 +10,141 @@ namespace {
 constexpr size_t kSampled = 32;                   // of so many words about one is looked at
 constexpr uint64_t kMaxSize = uint64_t{1} << 62;  // of a step: twice that is a number, and has a code of golomb()
 
-// Words of the base by exponent, about, and the changed ones: those whose step has a size of at least 1, 2, 3, 4.
+// Words of the base by exponent, about, and the changed ones by how large their step is: 1, 2, 3, or more.
 struct Counts {
-  uint32_t words[256], steps[kFirstLargeStep][256];
-  // Where every other word is counted: the same number is rarely added to twice in a row.
-  uint32_t more_words[256], more_steps[kFirstLargeStep][256];
-
-  void join() {
-    for (unsigned e = 0; e < 256; ++e) words[e] += more_words[e];
-    for (unsigned s = 0; s < kFirstLargeStep; ++s) {
-      for (unsigned e = 0; e < 256; ++e) steps[s][e] += more_steps[s][e];
-    }
-  }
+  // Every other word is counted in the second half: the same number is rarely added to twice in a row.
+  uint32_t words[2][256], steps[2][kSizeRanges][256];
 };
-
-// 0 where there are no classes.
-template <class T>
-uint8_t exponent_of(const Layout& dtype, T word) {
-  if (!has_classes(dtype)) return 0;
-  return static_cast<uint8_t>(word >> dtype.exponent_shift() & ((1u << dtype.exponent_bits) - 1));
-}
 
 template <class T>
 void sample_exponents(const Layout& dtype, const uint8_t* base, size_t n, Counts* counts) {
   // An odd distance, so that no column of a matrix is favoured.
   const size_t distance = n < 256 * kSampled ? 1 : kSampled | 1;
-  const auto exponent = [&](size_t i) { return exponent_of(dtype, load<T>(base + i * sizeof(T))); };
+  const ExponentOf exponent_of(dtype);
+  const auto exponent = [=](size_t i) { return exponent_of(load<T>(base + i * sizeof(T))); };
   size_t i = 0;
   for (; i + distance < n; i += 2 * distance) {
-    counts->words[exponent(i)] += static_cast<uint32_t>(distance);
-    counts->more_words[exponent(i + distance)] += static_cast<uint32_t>(distance);
+    counts->words[0][exponent(i)] += static_cast<uint32_t>(distance);
+    counts->words[1][exponent(i + distance)] += static_cast<uint32_t>(distance);
   }
-  if (i < n) counts->words[exponent(i)] += static_cast<uint32_t>(distance);
+  if (i < n) counts->words[0][exponent(i)] += static_cast<uint32_t>(distance);
 }
 
-template <class T, bool kOrdered>
-bool list_steps(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t count, Counts* counts,
-                SparseEncodeScratch* scratch) {
-  uint64_t largest = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const size_t place = scratch->places[i];
-    const T old = load<T>(base + place * sizeof(T));
-    const T step = static_cast<T>(order<T, kOrdered>(load<T>(words + place * sizeof(T))) - order<T, kOrdered>(old));
-    const T negative = step >> (8 * sizeof(T) - 1);
-    const uint64_t size = static_cast<T>((step ^ (0 - negative)) + negative);
-    const uint8_t exponent = exponent_of(dtype, old);
-    scratch->exponents[i] = exponent;
-    scratch->steps[i] = size << 1 | negative;
-    largest |= size;
-    auto& steps = i % 2 == 0 ? counts->steps : counts->more_steps;
-    ++steps[(size < kFirstLargeStep ? size : kFirstLargeStep) - 1][exponent];
-  }
-  return largest < kMaxSize;
+void count_steps(const uint8_t* exponents, const uint64_t* steps, size_t count, Counts* counts) {
+  const auto count_one = [=](size_t i, uint32_t of_size[kSizeRanges][256]) {
+    const uint64_t size = steps[i] >> 1;
+    ++of_size[(size < kFirstLargeStep ? size : kFirstLargeStep) - 1][exponents[i]];
+  };
+  size_t i = 0;
+  for (; i + 1 < count; i += 2) count_one(i, counts->steps[0]), count_one(i + 1, counts->steps[1]);
+  if (i < count) count_one(i, counts->steps[0]);
 }
 
-// About what set(n) takes for m members.
-uint64_t set_cost(uint64_t n, uint64_t m) {
-  if (n == 0) return 0;
-  const uint64_t few = m <= n / 2 ? m : n - m;
-  const uint64_t params = 2 * bit_length(few + 1) + (few == 0 ? 0 : kRiceBits);
-  return (params << kCostFraction) + rice_cost(n, few);
-}
+// The exponents at which classes may begin.
+struct Cuts {
+  uint8_t exponents[kMaxCuts];
+  unsigned num_cuts = 0;
+  CutSums sums;
 
-// The changed words of classes, about: of the exponents [first, last) of running sums.
-class Costs {
- public:
-  explicit Costs(const Counts& counts) {
+  explicit Cuts(const Counts& counts) {
+    uint32_t changed[256], any[256];
     for (unsigned e = 0; e < 256; ++e) {
-      words_[e + 1] = words_[e] + counts.words[e];
+      changed[e] = 0;
+      for (const auto& half : counts.steps) {
+        for (const auto& of_size : half) changed[e] |= of_size[e];
+      }
+      any[e] = changed[e] | counts.words[0][e] | counts.words[1][e];
+    }
+    unsigned occurring[256], num_occurring = 0, num_changed = 0;
+    for (unsigned e = 0; e < 256; e += 2) {  // most do not
+      if ((any[e] | any[e + 1]) == 0) continue;
+      for (unsigned i = e; i < e + 2; ++i) num_changed += changed[i] != 0, occurring[num_occurring++] = i;
+    }
+    // The highest exponents have nearly all of the words; what lies below the cuts belongs to the lowest.
+    uint32_t words = 0, steps[kSizeRanges] = {};
+    const auto mark = [&] {
+      sums.words[num_cuts] = words;
+      for (unsigned s = 0; s < kSizeRanges; ++s) sums.steps[s][num_cuts] = steps[s];
+    };
+    mark();
+    for (unsigned i = 0; i < num_occurring; ++i) {
+      const unsigned e = occurring[i];
+      if (changed[e] != 0 && num_changed-- <= kMaxCuts) {
+        if (num_cuts > 0) mark();
+        exponents[num_cuts++] = static_cast<uint8_t>(e);
+      }
+      words += counts.words[0][e] + counts.words[1][e];
       uint32_t at_least = 0;
-      for (unsigned s = kFirstLargeStep; s-- > 0;) {
-        at_least += counts.steps[s][e];
-        steps_[s][e + 1] = steps_[s][e] + at_least;
+      for (unsigned s = kSizeRanges; s-- > 0;) {
+        at_least += counts.steps[0][s][e] + counts.steps[1][s][e];
+        steps[s] += at_least;
       }
     }
+    mark();
   }
-  uint32_t changed(unsigned first, unsigned last) const { return steps_[0][last] - steps_[0][first]; }
-  uint64_t operator()(unsigned first, unsigned last) const {
-    uint32_t m[kFirstLargeStep];
-    for (unsigned s = 0; s < kFirstLargeStep; ++s) m[s] = steps_[s][last] - steps_[s][first];
-    const uint64_t n = std::max(words_[last] - words_[first], m[0]);
-    uint64_t cost = (uint64_t{8 + kRiceBits} + 2 * bit_length(m[0])) << kCostFraction;
-    cost += rice_cost(n, m[0]) + (uint64_t{m[0]} << kCostFraction);
-    for (unsigned s = 1; s < kFirstLargeStep; ++s) cost += set_cost(m[s - 1], m[s]);
-    const uint64_t large = m[kFirstLargeStep - 1];
-    return cost + ((large == 0 ? 0 : kGolombBits + 4 * large) << kCostFraction);
-  }
-
- private:
-  uint32_t words_[257] = {}, steps_[kFirstLargeStep][257] = {};
 };
-
-Thresholds choose(const Costs& costs, unsigned max_classes, uint64_t* cost) {
-  // The highest exponents have nearly all of the words; what lies below the cuts belongs to the lowest.
-  uint8_t cuts[kMaxCuts];
-  unsigned num_cuts = 0;
-  unsigned lowest = 256;
-  for (unsigned found = 0; lowest > 0 && found < kMaxCuts; --lowest) found += costs.changed(lowest - 1, lowest) != 0;
-  for (unsigned e = lowest; e < 256; ++e) {
-    if (costs.changed(e, e + 1) != 0) cuts[num_cuts++] = static_cast<uint8_t>(e);
-  }
-  const auto range = [&](unsigned first, unsigned last) {
-    return costs(first == 0 ? 0 : cuts[first], last == num_cuts ? 256 : cuts[last]);
-  };
-  return choose_thresholds(cuts, num_cuts, max_classes, range, cost);
-}
 
 // The class of each exponent.
 void fill_classes(const Thresholds& thresholds, uint8_t classes[256]) {
-  unsigned c = 0;
-  for (unsigned e = 0; e < 256; ++e) {
-    while (c + 1 < thresholds.num_classes && e >= thresholds.thresholds[c]) ++c;
-    classes[e] = static_cast<uint8_t>(c);
+  for (unsigned c = 0; c < thresholds.num_classes; ++c) {
+    const unsigned first = c == 0 ? 0 : thresholds.thresholds[c - 1];
+    std::memset(classes + first, static_cast<int>(c), 256 - first);
   }
 }
 
-// The gaps of the changed words and their steps, class by class.
-void sort_steps(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan,
-                SparseEncodeScratch* scratch) {
+// The changed words class by class: in scratch->ranks their ranks. Returns their steps.
+uint64_t* sort_steps(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan, LineFetcher* fetcher,
+                     SparseEncodeScratch* scratch) {
   const unsigned num_classes = plan.thresholds.num_classes;
+  if (num_classes == 1) {
+    std::memcpy(scratch->ranks, scratch->places, plan.count * sizeof *scratch->ranks);
+    return scratch->steps;
+  }
   uint8_t classes[256];
   fill_classes(plan.thresholds, classes);
-  for (size_t i = 0; i < plan.count; ++i) scratch->exponents[i] = classes[scratch->exponents[i]];
-  const uint32_t* ranks = scratch->places;  // where all words are of one class
-  if (num_classes > 1) {
-    step_kernels.reach(dtype, base, n, classes_of(dtype, plan.thresholds), scratch->reach);
-    step_kernels.rank(num_classes, scratch->reach, scratch->places, scratch->exponents, plan.count, scratch->ranks);
-    ranks = scratch->ranks;
-  }
-  uint32_t next[kMaxClasses] = {};  // the rank after that of the last changed word
-  size_t at[kMaxClasses] = {};
-  for (unsigned c = 1; c < num_classes; ++c) at[c] = at[c - 1] + plan.counts[c - 1];
-  for (size_t i = 0; i < plan.count; ++i) {
-    const unsigned c = scratch->exponents[i];
-    scratch->gaps[at[c]] = ranks[i] - next[c];
-    scratch->sorted_steps[at[c]++] = scratch->steps[i];
-    next[c] = ranks[i] + 1;
-  }
+  uint32_t ends[kMaxClasses] = {};
+  for (unsigned c = 1; c < num_classes; ++c) ends[c] = ends[c - 1] + plan.counts[c - 1][0];
+  step_kernels.divide(dtype, base, n, classes_of(dtype, plan.thresholds), fetcher, scratch->divided);
+  step_kernels.sort(num_classes, scratch->divided, classes, scratch->places, scratch->exponents, scratch->steps,
+                    plan.count, fetcher, ends, scratch->ranks, scratch->sorted_steps);
+  return scratch->sorted_steps;
 }
 
-void write_positions(BitWriter* writer, const uint32_t* gaps, const uint64_t* steps, size_t count) {
+// The gaps before numbers in ascending order, at least one. Writes Rice's k for them, and returns it.
+unsigned write_k(BitWriter* writer, const uint32_t* __restrict numbers, size_t count, uint32_t* __restrict gaps) {
+  gaps[0] = numbers[0];
+  for (size_t i = 1; i < count; ++i) gaps[i] = numbers[i] - numbers[i - 1] - 1;
+  RiceChoice choice(numbers[count - 1] + 1 - count, count);
+  choice.add_all(gaps, count);
+  writer->bits(choice.k(), kRiceBits);
+  return choice.k();
+}
+
+void write_positions(BitWriter* writer, const uint32_t* ranks, const uint64_t* steps, size_t count, LineFetcher* fetcher,
+                     uint32_t* gaps) {
   writer->golomb(count, kCountOrder);
   if (count == 0) return;
-  uint64_t sum = 0;
-  for (size_t i = 0; i < count; ++i) sum += gaps[i];
-  RiceChoice choice(sum, count);
-  for (size_t i = 0; i < count; ++i) choice.add(gaps[i]);
-  const unsigned k = choice.k();
-  writer->bits(k, kRiceBits);
+  const unsigned k = write_k(writer, ranks, count, gaps);
   BitWriter own = *writer;  // in registers
-  for (size_t i = 0; i < count; ++i) own.rice_and_bit(gaps[i], k, steps[i] & 1);
+  size_t i = 0;
+  for (; i + 1 < count; i += 2) {
+    fetcher->step();
+    own.two_codes(BitWriter::rice_and_bit(gaps[i], k, steps[i] & 1),
+                  BitWriter::rice_and_bit(gaps[i + 1], k, steps[i + 1] & 1));
+  }
+  if (i < count) own.code(BitWriter::rice_and_bit(gaps[i], k, steps[i] & 1));
   *writer = own;
 }
 
-// set(n) of these members, or of all others.
-void write_members(BitWriter* writer, bool inverted, const uint32_t* members, size_t count) {
+// set() of these numbers, or of all others.
+void write_set(BitWriter* writer, bool inverted, const uint32_t* numbers, size_t count, uint32_t* gaps) {
   writer->bits(inverted, 1);
   writer->golomb(count, 0);
   if (count == 0) return;
-  const auto each_gap = [&](auto&& body) {
-    uint32_t next = 0;
-    for (size_t i = 0; i < count; next = members[i++] + 1) body(members[i] - next);
-  };
-  RiceChoice choice(members[count - 1] + 1 - count, count);
-  each_gap([&](uint32_t gap) { choice.add(gap); });
-  writer->bits(choice.k(), kRiceBits);
-  each_gap([&](uint32_t gap) { writer->rice(gap, choice.k()); });
+  const unsigned k = write_k(writer, numbers, count, gaps);
+  BitWriter own = *writer;
+  for (size_t i = 0; i < count; ++i) own.rice(gaps[i], k);
+  *writer = own;
 }
 
 // The order of golomb() that suits the sizes from kFirstLargeStep on.
@@ -200,24 +169,26 @@ unsigned choose_order(const uint64_t* steps, size_t count) {
 }
 
 // The sets of those that are at least so large, each among those of the set before; then the sizes of the last ones.
-void write_sizes(BitWriter* writer, const uint64_t* steps, size_t count, SparseEncodeScratch* scratch) {
-  // Steps of the set before; what is in the set and what is not, by number within that.
-  uint64_t* const left = scratch->steps;  // no longer needed otherwise
-  std::memcpy(left, steps, count * sizeof *steps);
+// `left` has the steps of a class, of which those in the set before stay.
+void write_sizes(BitWriter* writer, uint64_t* left, const uint32_t counts[kSizeRanges], SparseEncodeScratch* scratch) {
+  uint32_t* const numbers = scratch->members;
   for (unsigned size = 2; size <= kFirstLargeStep; ++size) {
+    const uint32_t count = counts[size - 2], larger = counts[size - 1];
     if (count == 0) return;
-    size_t found[2] = {0, 0};
-    for (size_t i = 0; i < count; ++i) {
+    const bool inverted = larger > count / 2;
+    // No branches: no processor foresees sizes.
+    size_t num_members = 0, num_left = 0;
+    for (uint32_t i = 0; i < count; ++i) {
       const uint64_t step = left[i];
-      const unsigned in = step >> 1 >= size;
-      scratch->members[in][found[in]] = static_cast<uint32_t>(i);
-      left[found[1]] = step;
-      ++found[in];
+      const bool in = step >> 1 >= size;
+      numbers[num_members] = i;
+      num_members += in != inverted;
+      left[num_left] = step;
+      num_left += in;
     }
-    const bool inverted = found[1] > count / 2;
-    write_members(writer, inverted, scratch->members[!inverted], found[!inverted]);
-    count = found[1];
+    write_set(writer, inverted, numbers, num_members, scratch->gaps);
   }
+  const size_t count = counts[kFirstLargeStep - 1];
   if (count == 0) return;
   const unsigned g = choose_order(left, count);
   writer->bits(g, kGolombBits);
@@ -227,38 +198,42 @@ void write_sizes(BitWriter* writer, const uint64_t* steps, size_t count, SparseE
 }  // namespace
 
 bool sparse_plan(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, const uint64_t* changed,
-                 unsigned max_classes, SparsePlan* plan, SparseEncodeScratch* scratch) {
+                 LineFetcher* fetcher, unsigned max_classes, SparsePlan* plan, SparseEncodeScratch* scratch) {
   Counts counts{};
-  plan->count = step_kernels.list(changed, n, scratch->places);
-  const bool small = with_words(dtype, [&](auto word, auto ordered) {
-    using T = decltype(word);
-    sample_exponents<T>(dtype, base, n, &counts);
-    return list_steps<T, decltype(ordered)::value>(dtype, words, base, plan->count, &counts, scratch);
-  });
-  if (!small) return false;
-  counts.join();
-  const Costs costs(counts);
+  plan->count = step_kernels.list(changed, n, fetcher, scratch->places);
+  const uint64_t largest = step_kernels.steps(dtype, words, base, scratch->places, plan->count, fetcher,
+                                              scratch->exponents, scratch->steps);
+  if (largest >= kMaxSize) return false;
+  count_steps(scratch->exponents, scratch->steps, plan->count, &counts);
+  with_words(dtype, [&](auto word, auto) { sample_exponents<decltype(word)>(dtype, base, n, &counts); });
+  const Cuts cuts(counts);
   uint64_t cost = 0;
-  plan->thresholds = choose(costs, max_classes, &cost);
+  plan->thresholds = choose_thresholds(
+      cuts.exponents, cuts.num_cuts, max_classes,
+      [&](unsigned last, uint64_t* costs) { class_cost_kernels.costs(cuts.sums, last, costs); }, &cost);
   plan->nbits = cost >> kCostFraction;
-  uint8_t classes[256];
-  fill_classes(plan->thresholds, classes);
-  std::memset(plan->counts, 0, sizeof plan->counts);
-  for (unsigned e = 0; e < 256; ++e) plan->counts[classes[e]] += costs.changed(e, e + 1);
+  unsigned first = 0;
+  for (unsigned c = 0; c < plan->thresholds.num_classes; ++c) {
+    unsigned last = cuts.num_cuts;
+    if (c + 1 < plan->thresholds.num_classes) {
+      for (last = first + 1; cuts.exponents[last] != plan->thresholds.thresholds[c];) ++last;
+    }
+    for (unsigned s = 0; s < kSizeRanges; ++s) plan->counts[c][s] = cuts.sums.steps[s][last] - cuts.sums.steps[s][first];
+    first = last;
+  }
   return true;
 }
 
-size_t sparse_encode(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan, uint8_t* dst,
-                     size_t capacity, SparseEncodeScratch* scratch) {
-  sort_steps(dtype, base, n, plan, scratch);
+size_t sparse_encode(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan,
+                     LineFetcher* fetcher, uint8_t* dst, size_t capacity, SparseEncodeScratch* scratch) {
+  uint64_t* steps = sort_steps(dtype, base, n, plan, fetcher, scratch);
   BitWriter writer(dst, capacity);
   size_t first = 0;
-  for (unsigned c = 0; c < plan.thresholds.num_classes; first += plan.counts[c++]) {
-    write_positions(&writer, scratch->gaps + first, scratch->sorted_steps + first, plan.counts[c]);
+  for (unsigned c = 0; c < plan.thresholds.num_classes; first += plan.counts[c++][0]) {
+    write_positions(&writer, scratch->ranks + first, steps + first, plan.counts[c][0], fetcher, scratch->gaps);
   }
-  first = 0;
-  for (unsigned c = 0; c < plan.thresholds.num_classes; first += plan.counts[c++]) {
-    write_sizes(&writer, scratch->sorted_steps + first, plan.counts[c], scratch);
+  for (unsigned c = 0; c < plan.thresholds.num_classes; steps += plan.counts[c++][0]) {
+    write_sizes(&writer, steps, plan.counts[c], scratch);
   }
   size_t nbytes = 0;
   return writer.finish(&nbytes) ? nbytes : 0;

@@ -28,6 +28,30 @@ inline __attribute__((always_inline)) void prefetch(const uint8_t* at, const uin
   for (; at < stop; at += 64) __builtin_prefetch(at, kAccess, kLevel);
 }
 
+// Fetches 64 bytes with each step, as long as there are some: of the words first. For loops that take a while for each
+// step, so that nothing waits.
+class LineFetcher {
+ public:
+  LineFetcher() = default;
+  explicit LineFetcher(const FetchPair& next) : at_(next.words.bytes), end_(at_ + next.words.nbytes), base_(next.base) {}
+
+  inline __attribute__((always_inline)) void step() {
+    if (at_ >= end_) {
+      if (base_.nbytes == 0) return;
+      at_ = base_.bytes;
+      end_ = at_ + base_.nbytes;
+      base_.nbytes = 0;
+    }
+    __builtin_prefetch(at_, kRead, kSecondLevel);
+    at_ += 64;
+  }
+
+ private:
+  const uint8_t* at_ = nullptr;
+  const uint8_t* end_ = nullptr;
+  Fetch base_;
+};
+
 // Fetches a share with each step.
 template <CacheLevel kLevel>
 class Prefetcher {

@@ -23,8 +23,9 @@ size_t find(const Layout& word, const uint8_t* content, const uint8_t* base, siz
     for (size_t i = 0; i < count; ++i) places->numbers[i] = static_cast<uint32_t>(i);
     return count;
   }
-  if (step_kernels.compare(word, content, base, count, places->masks) == 0) return 0;
-  return step_kernels.list(places->masks, count, places->numbers);
+  LineFetcher none;
+  if (step_kernels.compare(word, content, base, count, &none, places->masks) == 0) return 0;
+  return step_kernels.list(places->masks, count, &none, places->numbers);
 }
 
 template <class T>

@@ -15,18 +15,19 @@ namespace {
 // it costs 0.2 %.
 constexpr size_t kSparseShare = 8, kDenseShare = 16;
 // Twice as many take 6 % off near pairs and 3 % off far ones, and 5 to 15 % longer to encode and to apply.
-constexpr unsigned kFastClasses = 2, kFastDenseClasses = 4;
+constexpr unsigned kFastClasses = 4, kFastDenseClasses = 4;
 // Samples of a block's words, and the counters that they hash to.
-constexpr size_t kMaxSamples = 1024, kCounterBits = 10;
+constexpr size_t kMaxSamples = 1024, kMinSamples = 64, kCounterBits = 10;
 
 // Find the words that differ. Returns how many; not all are looked at once they are more than `enough`.
 size_t find_changed(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, size_t enough,
-                    uint64_t* masks) {
+                    LineFetcher* fetcher, uint64_t* masks) {
   constexpr size_t kTile = 64 * kMaskWords;
   size_t count = 0;
   for (size_t first = 0; first < n && count <= enough; first += kTile) {
     const size_t at = first * dtype.word_nbytes;
-    count += step_kernels.compare(dtype, words + at, base + at, std::min(kTile, n - first), masks + first / kMaskWords);
+    count += step_kernels.compare(dtype, words + at, base + at, std::min(kTile, n - first), fetcher,
+                                  masks + first / kMaskWords);
   }
   return count;
 }
@@ -44,18 +45,19 @@ void push_classes(const Thresholds& thresholds, ExtendedKind kind, Written* writ
 // chance that two words of the block are equal. Here p is counted among samples, and words of one hash count as equal,
 // which only lowers the bound.
 bool beats_plain(const Layout& dtype, const uint8_t* words, size_t n, size_t nbytes) {
+  const uint64_t bits = ceil_div(8 * uint64_t{nbytes}, n) + 1;  // a word, and one to be sure
+  if (bits >= 32) return false;
   uint16_t counters[1 << kCounterBits] = {};
   uint64_t samples = 0, pairs = 0;  // of equal words
   with_words(dtype, [&](auto word, auto) {
     using T = decltype(word);
-    const size_t distance = n / kMaxSamples | 1;
+    const size_t distance = n / std::min(kMaxSamples, kMinSamples << bits) | 1;
     for (size_t i = 0; i < n; i += distance, ++samples) {
       const uint64_t hash = uint64_t{load<T>(words + i * sizeof(T))} * 0x9e3779b97f4a7c15u;
       pairs += counters[hash >> (64 - kCounterBits)]++;
     }
   });
-  const uint64_t bits = ceil_div(8 * uint64_t{nbytes}, n) + 1;  // a word, and one to be sure
-  return bits < 32 && (2 * pairs) << bits <= samples * samples;
+  return (2 * pairs) << bits <= samples * samples;
 }
 
 }  // namespace
@@ -64,14 +66,15 @@ RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_
                               uint8_t* dst, RelativeEncodeScratch* scratch) {
   const Layout& dtype = spec.dtype;
   const size_t stored = stored_nbytes(spec, n);
-  const size_t count = find_changed(dtype, words, spec.base, n, n / kSparseShare, scratch->changed);
+  LineFetcher fetcher(upcoming);
+  const size_t count = find_changed(dtype, words, spec.base, n, n / kSparseShare, &fetcher, scratch->changed);
   if (count == 0) return {0, true};
   const bool compact = spec.profile == kProfileCompact;
   SparsePlan sparse;
   DensePlan dense;
   uint64_t sparse_nbytes = UINT64_MAX, dense_nbytes = UINT64_MAX;
   if (count <= n / kSparseShare && sparse_plan(dtype, words, spec.base, n, scratch->changed,
-                                               compact ? kMaxClasses : kFastClasses, &sparse, &scratch->sparse)) {
+                                               &fetcher, compact ? kMaxClasses : kFastClasses, &sparse, &scratch->sparse)) {
     sparse_nbytes = sparse.nbits / 8;
   }
   if (count > n / (compact ? kDenseShare : kSparseShare) || sparse_nbytes == UINT64_MAX) {
@@ -81,7 +84,7 @@ RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_
   }
   Written written{};
   if (sparse_nbytes <= dense_nbytes && sparse_nbytes < stored) {
-    written.streams = sparse_encode(dtype, spec.base, n, sparse, dst, stored, &scratch->sparse);
+    written.streams = sparse_encode(dtype, spec.base, n, sparse, &fetcher, dst, stored, &scratch->sparse);
     push_classes(sparse.thresholds, kSparse, &written);
   } else if (dense_nbytes < stored) {
     written.streams = dense_encode(n, dense, dst, stored, &scratch->dense);

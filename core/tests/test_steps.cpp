@@ -147,7 +147,8 @@ void test_dense_kernels(const StepKernels& kernels, const Layout& dtype, const B
   Mask differ(ceil_div(n, 64));
   Bytes symbols(n), signs(n / 8 + kStepSlack, 0xa5), low(n * width + kStepSlack, 0xa5);
   Bits expected_signs, expected_low;
-  const size_t counted = kernels.compare(dtype, words.data(), base.data(), n, differ.data());
+  LineFetcher none;
+  const size_t counted = kernels.compare(dtype, words.data(), base.data(), n, &none, differ.data());
   const DenseBits bits =
       kernels.measure(dtype, words.data(), base.data(), n, {}, symbols.data(), signs.data(), low.data());
   for (size_t i = 0; i < n; ++i) {
@@ -206,34 +207,68 @@ void test_hostile_steps(const Layout& dtype, const Bytes& base, size_t n) {
   if (most > highest) CHECK(!first_valid);
 }
 
+void test_sort(const StepKernels& kernels, const StepClasses& classes, const Layout& dtype,
+               const std::vector<ClassWords>& divided, const std::vector<uint32_t>& places, const Bytes& exponents,
+               const std::vector<uint64_t>& steps, const std::vector<uint32_t> ranks_of_class[kMaxClasses],
+               const std::vector<uint64_t> steps_of_class[kMaxClasses]) {
+  uint8_t class_of[256] = {};
+  for (unsigned e = 0; e < 256; ++e) {
+    while (class_of[e] + 1u < classes.count && e >= classes.limits[class_of[e]] >> dtype.exponent_shift()) ++class_of[e];
+  }
+  uint32_t ends[kMaxClasses] = {};
+  for (unsigned c = 1; c < kMaxClasses; ++c) ends[c] = ends[c - 1] + static_cast<uint32_t>(ranks_of_class[c - 1].size());
+  std::vector<uint32_t> ranks(places.size()), expected_ranks;
+  std::vector<uint64_t> sorted(places.size()), expected_steps;
+  LineFetcher none;
+  kernels.sort(classes.count, divided.data(), class_of, places.data(), exponents.data(), steps.data(), places.size(),
+               &none, ends, ranks.data(), sorted.data());
+  for (unsigned c = 0; c < kMaxClasses; ++c) {
+    expected_ranks.insert(expected_ranks.end(), ranks_of_class[c].begin(), ranks_of_class[c].end());
+    expected_steps.insert(expected_steps.end(), steps_of_class[c].begin(), steps_of_class[c].end());
+    CHECK(ends[c] == expected_ranks.size());
+  }
+  CHECK(ranks == expected_ranks && sorted == expected_steps);
+}
+
 void test_class_kernels(const StepKernels& kernels, const Layout& dtype, const Bytes& words, const Bytes& base,
                         size_t n) {
   const unsigned width = dtype.word_nbytes;
   const StepClasses classes = some_classes(dtype);
   Bytes sorted(n, 5);
   kernels.classify(dtype, base.data(), n, classes, 3, sorted.data());
-  std::vector<Reach> reach((classes.count - 1) * ceil_div(n, 64) + 1);
-  if (classes.count > 1) kernels.reach(dtype, base.data(), n, classes, reach.data());
+  LineFetcher none;
+  const size_t stride = divided_classes(classes.count);
+  std::vector<ClassWords> divided(stride * ceil_div(n, 64));
+  kernels.divide(dtype, base.data(), n, classes, &none, divided.data());
   SparseSteps sparse{};
   sparse.classes = classes;
   std::vector<Mask> ranks(classes.count, Mask(n / 64 + 2));
   std::vector<Bytes> steps(classes.count, Bytes(kStepSlack));
   uint64_t seen[kMaxClasses] = {};
-  std::vector<uint32_t> places, expected;
-  Bytes class_of_place;
+  std::vector<uint32_t> places;
+  std::vector<uint64_t> expected_steps, steps_of_class[kMaxClasses];
+  std::vector<uint32_t> ranks_of_class[kMaxClasses];
+  Bytes exponents;
+  uint64_t all_sizes = 0;
   for (size_t i = 0; i < n; ++i) {
     const uint64_t old = word_at(dtype, base, i);
     const unsigned c = class_of(dtype, classes, old);
     CHECK(sorted[i] == (c << 3 | 5));
-    for (unsigned t = 0; t + 1 < classes.count; ++t) {
-      CHECK((reach[i / 64 * (classes.count - 1) + t].mask >> i % 64 & 1) == (c > t));
+    for (unsigned k = 0; k < stride; ++k) {
+      const ClassWords& group = divided[i / 64 * stride + k];
+      CHECK((group.mask >> i % 64 & 1) == (c == k));
+      if (i % 64 == 0) CHECK(group.before == (k < kMaxClasses ? seen[k] : 0));
     }
     const Step step = step_of(dtype, word_at(dtype, words, i), old);
     const uint64_t rank = seen[c]++;
     if (step.size == 0) continue;
     places.push_back(static_cast<uint32_t>(i));
-    class_of_place.push_back(static_cast<uint8_t>(c));
-    expected.push_back(static_cast<uint32_t>(rank));
+    const unsigned exponent_bits = has_classes(dtype) ? dtype.exponent_bits : 0;
+    exponents.push_back(static_cast<uint8_t>(old >> dtype.exponent_shift() & ((1u << exponent_bits) - 1)));
+    expected_steps.push_back(step.size << 1 | step.negative);
+    all_sizes |= step.size;
+    ranks_of_class[c].push_back(static_cast<uint32_t>(rank));
+    steps_of_class[c].push_back(expected_steps.back());
     tests::set_bit(&ranks[c], rank);
     const uint64_t number = step.negative ? 0 - step.size : step.size;
     Bytes& of_class = steps[c];
@@ -241,14 +276,16 @@ void test_class_kernels(const StepKernels& kernels, const Layout& dtype, const B
     std::memcpy(of_class.data() + of_class.size() - kStepSlack - width, &number, width);
   }
   Mask changed(ceil_div(n, 64));
-  std::vector<uint32_t> listed(n + 64), found(places.size());
-  kernels.compare(dtype, words.data(), base.data(), n, changed.data());
-  CHECK(kernels.list(changed.data(), n, listed.data()) == places.size());
+  std::vector<uint32_t> listed(n + 64);
+  kernels.compare(dtype, words.data(), base.data(), n, &none, changed.data());
+  CHECK(kernels.list(changed.data(), n, &none, listed.data()) == places.size());
   CHECK(std::equal(places.begin(), places.end(), listed.begin()));
-  if (classes.count > 1) {
-    kernels.rank(classes.count, reach.data(), places.data(), class_of_place.data(), places.size(), found.data());
-    CHECK(found == expected);
-  }
+  Bytes found_exponents(places.size());
+  std::vector<uint64_t> found_steps(places.size());
+  CHECK(kernels.steps(dtype, words.data(), base.data(), places.data(), places.size(), &none, found_exponents.data(),
+                      found_steps.data()) == all_sizes);
+  CHECK(found_exponents == exponents && found_steps == expected_steps);
+  test_sort(kernels, classes, dtype, divided, places, exponents, expected_steps, ranks_of_class, steps_of_class);
   for (const bool in_place : {false, true}) {
     for (unsigned c = 0; c < classes.count; ++c) {
       sparse.ranks[c] = ranks[c].data();

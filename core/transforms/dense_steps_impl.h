@@ -117,11 +117,11 @@ class PortableMeasurer {
       sizes[i] = static_cast<T>((step ^ sign) - sign);
     }
     find_symbols_of(sizes, symbols);
-    for (uint64_t large = Masks::above(symbols, 3); large != 0; large &= large - 1) {
+    for (uint64_t large = Masks::at_least(symbols, 4); large != 0; large &= large - 1) {
       const unsigned i = trailing_zeros(large, 0), width = low_width(symbols[i]);
       low_->put_long(sizes[i] & ((uint64_t{1} << width) - 1), width);
     }
-    return Masks::above(signs, 0);
+    return Masks::at_least(signs, 1);
   }
   // The low bits of all sizes so far, if they are not written yet.
   void write() {}
@@ -152,7 +152,7 @@ inline DenseBits measure_words(const uint8_t* words, const uint8_t* base, size_t
     uint8_t last[kMaskWords];
     uint8_t* const found = present == ~uint64_t{0} ? symbols + g * kMaskWords : last;
     const uint64_t negative = measurer.template measure<kOrdered>(a, b, found);
-    const uint64_t changed = Masks::above(found, 0);
+    const uint64_t changed = Masks::at_least(found, 1);
     signs_sink.put_long(Masks::extract(negative, changed), count_bits(changed));
     if (found == last) std::memcpy(symbols + g * kMaskWords, last, count_bits(present));
   });
@@ -182,9 +182,9 @@ template <class T>
 inline bool read_sizes(const uint8_t symbols[kMaskWords], uint64_t negative, const uint8_t* low, uint64_t* at,
                        T sizes[kMaskWords]) {
   constexpr unsigned kHighest = 2 * (8 * sizeof(T) - 1);  // the symbol of the largest size
-  if (Masks::above(symbols, kHighest) != 0) return false;
+  if (Masks::at_least(symbols, kHighest + 1) != 0) return false;
   for (size_t i = 0; i < kMaskWords; ++i) sizes[i] = symbols[i];
-  for (uint64_t large = Masks::above(symbols, 3); large != 0; large &= large - 1) {
+  for (uint64_t large = Masks::at_least(symbols, 4); large != 0; large &= large - 1) {
     const unsigned i = trailing_zeros(large, 0), width = low_width(symbols[i]);
     const uint64_t bits = take(low, at, width);
     if (symbols[i] == kHighest && (bits != 0 || (negative >> i & 1) == 0)) return false;
@@ -227,7 +227,7 @@ inline bool apply_group(const uint8_t* base, const uint8_t symbols[kMaskWords], 
                         uint8_t* words) {
   constexpr size_t kNbytes = kMaskWords * sizeof(T) + 8;
   uint8_t copy[kNbytes];
-  const uint64_t negative = take_signs(Masks::above(symbols, 0), signs);
+  const uint64_t negative = take_signs(Masks::at_least(symbols, 1), signs);
   uint64_t at = low->at % 8;
   const uint64_t first = at;
   T sizes[kMaskWords];
@@ -247,7 +247,7 @@ inline size_t move_words(const uint8_t* base, size_t n, const uint8_t* symbols, 
     const size_t count = n - done < Mover::kMaxWords ? (n - done) / kMaskWords * kMaskWords : Mover::kMaxWords;
     if (!mover.read(symbols + done, count, low)) break;
     for (const size_t end = done + count; done < end; done += kMaskWords) {
-      const uint64_t negative = take_signs(Masks::above(symbols + done, 0), signs);
+      const uint64_t negative = take_signs(Masks::at_least(symbols + done, 1), signs);
       mover.template move<kOrdered>(base + 2 * done, symbols + done, negative, words + 2 * done);
     }
   }

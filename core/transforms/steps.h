@@ -12,7 +12,7 @@
 namespace tw {
 
 constexpr size_t kMaskWords = 64;
-constexpr unsigned kMaxClasses = 8;
+constexpr unsigned kMaxClasses = 8, kFewClasses = 4;
 constexpr size_t kStepSlack = 64;  // bytes that kernels may read past steps
 
 // The classes of a block. limits[c] is the smallest magnitude (the word without its sign) of class c + 1.
@@ -65,11 +65,28 @@ static inline auto with_words(const Layout& dtype, Body&& body) {
   }
 }
 
-// The words, among 64, whose magnitude reaches a limit, and how many of all words before them do.
-struct Reach {
+// Words to their exponents; to 0 where there are no classes.
+struct ExponentOf {
+  unsigned shift, mask;
+
+  explicit ExponentOf(const Layout& dtype)
+      : shift(has_classes(dtype) ? dtype.exponent_shift() : 0),
+        mask(has_classes(dtype) ? (1u << dtype.exponent_bits) - 1 : 0) {}
+  template <class T>
+  uint8_t operator()(T word) const {
+    return static_cast<uint8_t>(word >> shift & mask);
+  }
+};
+
+// The words of a class among 64, and how many words of the class there are before these.
+struct ClassWords {
   uint64_t mask;
   uint64_t before;
 };
+// So many stand together; classes that do not exist have no words.
+static inline unsigned divided_classes(unsigned num_classes) {
+  return num_classes <= kFewClasses ? kFewClasses : kMaxClasses;
+}
 
 // A bit string that is read from bit `at` on. Bits behind its bytes are zeros.
 struct BitSource {
@@ -84,18 +101,26 @@ struct DenseBits {
 };
 
 // Kernels, one set per target. No pointer needs alignment. Masks cover n words: ceil(n / 64) of them, zeros behind the
-// last word.
+// last word. A fetcher makes steps meanwhile, so few that hardly any waits for the one before.
 struct StepKernels {
   // Which words differ. Returns how many.
-  size_t (*compare)(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint64_t* masks);
+  size_t (*compare)(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, LineFetcher* fetcher,
+                    uint64_t* masks);
   // The numbers of the words in the masks. Writes up to 64 more than there are. Returns how many they are.
-  size_t (*list)(const uint64_t* masks, size_t n, uint32_t* places);
-  // For each 64 words and each limit (classes.count - 1, at least 1) a mask of those whose magnitude reaches it, and
-  // how many earlier words do.
-  void (*reach)(const Layout& dtype, const uint8_t* base, size_t n, const StepClasses& classes, Reach* reach);
-  // The ranks, in their classes (at least 2), of the words at these places, whose classes are given.
-  void (*rank)(unsigned num_classes, const Reach* reach, const uint32_t* places, const uint8_t* classes, size_t count,
-               uint32_t* ranks);
+  size_t (*list)(const uint64_t* masks, size_t n, LineFetcher* fetcher, uint32_t* places);
+  // Of words at these places the exponents of their bases, by ExponentOf, and their steps: size << 1 | negative. Returns
+  // all sizes together by OR.
+  uint64_t (*steps)(const Layout& dtype, const uint8_t* words, const uint8_t* base, const uint32_t* places, size_t count,
+                    LineFetcher* fetcher, uint8_t* exponents, uint64_t* steps);
+  // For each 64 words those of each class, divided_classes() of them.
+  void (*divide)(const Layout& dtype, const uint8_t* base, size_t n, const StepClasses& classes,
+                 LineFetcher* fetcher, ClassWords* divided);
+  // Sort words of a block by class, each class in order. Of each, at most 65,535, its place, the exponent of its base
+  // and its step are given; class_of[exponent] is its class. Its rank in its class and its step go to where
+  // ends[class] says, which moves on.
+  void (*sort)(unsigned num_classes, const ClassWords* divided, const uint8_t class_of[256], const uint32_t* places,
+               const uint8_t* exponents, const uint64_t* steps, size_t count, LineFetcher* fetcher,
+               uint32_t ends[kMaxClasses], uint32_t* ranks, uint64_t* sorted_steps);
   // The next n words, a multiple of 64 but at the block's end: base plus steps. words may be base.
   void (*apply_sparse)(const Layout& dtype, const uint8_t* base, size_t n, SparseSteps* sparse, uint8_t* words);
   // Put the class of each word into out's bytes, from bit `shift` on, where those have zeros.

@@ -57,8 +57,8 @@ inline __m256i equal(__m256i a, __m256i b) {
 const bool kDepositsFast = cpu_deposits_fast();
 
 struct Masks : PortableMasks {
-  static uint64_t above(const uint8_t* bytes, uint8_t limit) {
-    const __m256i least = _mm256_set1_epi8(static_cast<char>(limit + 1));
+  static uint64_t at_least(const uint8_t* bytes, uint8_t limit) {
+    const __m256i least = _mm256_set1_epi8(static_cast<char>(limit));
     Comparisons<uint8_t> found;
     for (size_t v = 0; v < 2; ++v) {
       const __m256i values = load_vector(bytes + 32 * v);

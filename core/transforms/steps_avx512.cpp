@@ -58,8 +58,8 @@ alignas(64) constexpr uint8_t kNumbers[kMaskWords] = {0,  1,  2,  3,  4,  5,  6,
                                                       48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
 struct Masks : PortableMasks {
-  static uint64_t above(const uint8_t* bytes, uint8_t limit) {
-    return _mm512_cmpgt_epu8_mask(_mm512_loadu_si512(bytes), fill<uint8_t>(limit));
+  static uint64_t at_least(const uint8_t* bytes, uint8_t limit) {
+    return _mm512_cmpge_epu8_mask(_mm512_loadu_si512(bytes), fill<uint8_t>(limit));
   }
   template <class T>
   static uint64_t differ(const uint8_t* a, const uint8_t* b) {

@@ -9,11 +9,13 @@
 namespace tw {
 namespace {
 
-size_t compare(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint64_t* masks) {
+size_t compare(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, LineFetcher* fetcher,
+               uint64_t* masks) {
   return with_words(dtype, [&](auto word, auto) {
     using T = decltype(word);
     size_t count = 0;
     for_groups<T>(words, base, n, [&](const uint8_t* a, const uint8_t* b, size_t g, uint64_t) {
+      if (g % 2 == 0) fetcher->step();
       masks[g] = Masks::differ<T>(a, b);
       count += count_bits(masks[g]);
     });
@@ -21,9 +23,10 @@ size_t compare(const Layout& dtype, const uint8_t* words, const uint8_t* base, s
   });
 }
 
-size_t list(const uint64_t* masks, size_t n, uint32_t* places) {
+size_t list(const uint64_t* masks, size_t n, LineFetcher* fetcher, uint32_t* places) {
   size_t count = 0;
   for (size_t first = 0; first < n; first += kMaskWords) {
+    if (first % (2 * kMaskWords) == 0) fetcher->step();
     const uint64_t mask = masks[first / kMaskWords];
     const unsigned bits = count_bits(mask);
     Masks::list(mask, bits, static_cast<uint32_t>(first), places + count);
@@ -32,36 +35,120 @@ size_t list(const uint64_t* masks, size_t n, uint32_t* places) {
   return count;
 }
 
-void reach(const Layout& dtype, const uint8_t* base, size_t n, const StepClasses& classes, Reach* reach) {
-  uint64_t before[kMaxClasses] = {};
-  with_words(dtype, [&](auto word, auto) {
+template <class T, bool kOrdered>
+inline uint64_t steps_at(const Layout& dtype, const uint8_t* words, const uint8_t* base, const uint32_t* places,
+                         size_t count, LineFetcher* fetcher, uint8_t* __restrict exponents, uint64_t* __restrict steps) {
+  constexpr size_t kAtOnce = 256;
+  const ExponentOf exponent_of(dtype);
+  uint64_t largest = 0;
+  for (size_t first = 0; first < count; first += kAtOnce) {
+    const size_t n = count - first < kAtOnce ? count - first : kAtOnce;
+    T from[kAtOnce], to[kAtOnce];
+    for (size_t i = 0; i < n; ++i) {
+      if (i % 2 == 0) fetcher->step();
+      const size_t at = places[first + i] * sizeof(T);
+      from[i] = load<T>(base + at);
+      to[i] = load<T>(words + at);
+    }
+    T sizes[kAtOnce], all = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const T step = static_cast<T>(order<T, kOrdered>(to[i]) - order<T, kOrdered>(from[i]));
+      const T negative = static_cast<T>(step >> (8 * sizeof(T) - 1));
+      const T size = static_cast<T>((step ^ static_cast<T>(0 - negative)) + negative);
+      sizes[i] = size;
+      to[i] = negative;
+      all = static_cast<T>(all | size);
+    }
+    for (size_t i = 0; i < n; ++i) exponents[first + i] = exponent_of(from[i]);
+    for (size_t i = 0; i < n; ++i) steps[first + i] = uint64_t{sizes[i]} << 1 | to[i];
+    largest |= all;
+  }
+  return largest;
+}
+
+uint64_t steps(const Layout& dtype, const uint8_t* words, const uint8_t* base, const uint32_t* places, size_t count,
+               LineFetcher* fetcher, uint8_t* exponents, uint64_t* steps) {
+  return with_words(dtype, [&](auto word, auto ordered) {
     using T = decltype(word);
-    for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t, uint64_t all) {
-      for (unsigned c = 0; c + 1 < classes.count; ++c) {
-        const uint64_t mask = Masks::reach<T>(group, static_cast<T>(classes.limits[c])) & all;
-        *reach++ = {mask, before[c]};
-        before[c] += count_bits(mask);
-      }
-    });
+    return steps_at<T, decltype(ordered)::value>(dtype, words, base, places, count, fetcher, exponents, steps);
   });
 }
 
-void rank(unsigned num_classes, const Reach* reach, const uint32_t* places, const uint8_t* classes, size_t count,
-          uint32_t* ranks) {
-  const unsigned num_limits = num_classes - 1;
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t place = places[i];
-    const Reach* const group = reach + place / kMaskWords * num_limits;
-    const uint64_t earlier = (uint64_t{1} << place % kMaskWords) - 1;
-    const auto reaching = [&](unsigned limit) {
-      return static_cast<uint32_t>(group[limit].before) + count_bits(group[limit].mask & earlier);
-    };
-    // Words before this one that are of its class or above, less those above. No processor foresees classes, so both
-    // are counted whatever the class, and the masks take away what does not apply.
-    const unsigned c = classes[i], first = 0u - (c == 0), last = 0u - (c == num_limits);
-    const uint32_t from = (place & first) | (reaching(c - 1 - first) & ~first);
-    ranks[i] = from - (reaching(c + last) & ~last);
+// The highest 8 bits of a magnitude, which hold all of its exponent.
+template <class T>
+inline uint8_t top_of(T magnitude) {
+  return static_cast<uint8_t>(static_cast<T>(magnitude << 1) >> (8 * sizeof(T) - 8));
+}
+
+template <class T, unsigned kClasses>
+inline void divide_into(const uint8_t* base, size_t n, const StepClasses& classes, LineFetcher* fetcher,
+                        ClassWords* divided) {
+  uint8_t limits[kClasses] = {};
+  uint64_t exists[kClasses] = {}, before[kClasses] = {};
+  for (unsigned c = 0; c + 1 < classes.count; ++c) {
+    limits[c] = top_of(static_cast<T>(classes.limits[c]));
+    exists[c] = ~uint64_t{0};
   }
+  for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t, uint64_t all) {
+    uint8_t tops[kMaskWords];
+    for (size_t i = 0; i < kMaskWords; ++i) tops[i] = top_of(load<T>(group + i * sizeof(T)));
+    fetcher->step();
+    uint64_t left = all;  // words of this class and of higher ones
+#pragma GCC unroll 8
+    for (unsigned c = 0; c < kClasses; ++c) {
+      uint64_t higher = 0;
+      if (c + 1 < kClasses) higher = Masks::at_least(tops, limits[c]) & left & exists[c];
+      uint64_t mask = left ^ higher;
+      asm("" : "+r"(mask));  // else GCC puts both numbers into a vector to store them
+      divided->mask = mask;
+      divided++->before = before[c];
+      before[c] += count_bits(mask);
+      left = higher;
+    }
+  });
+}
+
+void divide(const Layout& dtype, const uint8_t* base, size_t n, const StepClasses& classes, LineFetcher* fetcher,
+            ClassWords* divided) {
+  with_words(dtype, [&](auto word, auto) {
+    using T = decltype(word);
+    if (divided_classes(classes.count) == kMaxClasses) return divide_into<T, kMaxClasses>(base, n, classes, fetcher, divided);
+    divide_into<T, kFewClasses>(base, n, classes, fetcher, divided);
+  });
+}
+
+template <unsigned kClasses>
+inline void sort_into(const ClassWords* divided, const uint8_t class_of[256], const uint32_t* places,
+                      const uint8_t* exponents, const uint64_t* steps, size_t count, LineFetcher* fetcher,
+                      uint32_t ends[kMaxClasses], uint32_t* ranks, uint64_t* sorted_steps) {
+  // Four ends of 16 bits in a number, so that all stay in registers.
+  constexpr unsigned kEach = 4, kBits = 16;
+  uint64_t low = 0, high = 0;
+  for (unsigned c = 0; c < kClasses; ++c) (c < kEach ? low : high) |= uint64_t{ends[c]} << (c % kEach * kBits);
+  for (size_t i = 0; i < count; ++i) {
+    if (i % 2 == 0) fetcher->step();
+    const uint32_t place = places[i];
+    const unsigned c = class_of[exponents[i]], shift = c % kEach * kBits;
+    const ClassWords& words = divided[place / kMaskWords * kClasses + c];
+    const uint64_t in_high = kClasses > kEach ? 0 - uint64_t{c / kEach} : 0, one = uint64_t{1} << shift;
+    const size_t at = ((low & ~in_high) | (high & in_high)) >> shift & low_bits(kBits);
+    low += one & ~in_high;
+    high += one & in_high;
+    const uint64_t earlier = (uint64_t{1} << place % kMaskWords) - 1;
+    ranks[at] = static_cast<uint32_t>(words.before) + count_bits(words.mask & earlier);
+    sorted_steps[at] = steps[i];
+  }
+  for (unsigned c = 0; c < kClasses; ++c) {
+    ends[c] = static_cast<uint32_t>((c < kEach ? low : high) >> (c % kEach * kBits) & low_bits(kBits));
+  }
+}
+
+void sort(unsigned num_classes, const ClassWords* divided, const uint8_t class_of[256], const uint32_t* places,
+          const uint8_t* exponents, const uint64_t* steps, size_t count, LineFetcher* fetcher,
+          uint32_t ends[kMaxClasses], uint32_t* ranks, uint64_t* sorted_steps) {
+  const bool few = divided_classes(num_classes) == kFewClasses;
+  const auto sort = few ? sort_into<kFewClasses> : sort_into<kMaxClasses>;
+  sort(divided, class_of, places, exponents, steps, count, fetcher, ends, ranks, sorted_steps);
 }
 
 // 64 bits from bit `at` on; the word behind them is readable.
@@ -240,7 +327,7 @@ void apply_sparse(const Layout& dtype, const uint8_t* base, size_t n, SparseStep
   });
 }
 
-constexpr StepKernels kStepKernels = {compare, list, reach, rank, apply_sparse, classify, measure, apply_dense};
+constexpr StepKernels kStepKernels = {compare, list, steps, divide, sort, apply_sparse, classify, measure, apply_dense};
 
 }  // namespace
 }  // namespace tw

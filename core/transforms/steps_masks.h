@@ -100,9 +100,9 @@ inline const uint8_t* next_bytes(const BitSource& source, uint8_t* copy) {
 
 // What targets have in common that lack the instructions for it.
 struct PortableMasks {
-  static uint64_t above(const uint8_t* bytes, uint8_t limit) {
+  static uint64_t at_least(const uint8_t* bytes, uint8_t limit) {
     uint8_t flags[kMaskWords];
-    for (size_t i = 0; i < kMaskWords; ++i) flags[i] = bytes[i] > limit;
+    for (size_t i = 0; i < kMaskWords; ++i) flags[i] = bytes[i] >= limit;
     return gather(flags);
   }
   template <class T>

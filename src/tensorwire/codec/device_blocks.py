@@ -8,7 +8,7 @@ import struct
 from .frame import core
 from .frame.core import PROFILES, Error, Frame, function
 from .frame.facts import frame_facts
-from .frame.form import new_form, new_frame
+from .frame.form import NO_HASH, new_form, new_frame
 from .view.buffers import Pin
 from .view.dtypes import SPLITS, dtype_bits
 
@@ -26,8 +26,8 @@ ROW_NBYTES, BLOCK_NBYTES = 32, 16
 _OFFSET_NBYTES = 8
 _RUN = 256  # words
 _MAGIC, _VERSION = b"\x93TWF\r\n\x1a\n", 1
-_FIXED = struct.Struct("<8s4B8xxBBx5BxH16sQ16xI52x")
-"""The fixed part of a header; zeros for what depends on the content, and for what is 0 in all plain frames."""
+_FIXED = struct.Struct("<8s4BI4xxBBx5BxH16sQ16xI52x")
+"""The fixed part of a header; zeros for what depends on the content, and for what is 0 in all frames of devices."""
 _frame, _address = ctypes.POINTER(Frame), ctypes.c_void_p
 
 _block_offsets = function("tw_block_offsets", None, _frame, _address, _address)
@@ -65,22 +65,29 @@ def _check_size(name: str, target: Pin, nbytes: int) -> None:
         raise ValueError(f"expected {nbytes} bytes for {name}, got {target.nbytes}")
 
 
-def frame_to_encode(dtype: str, shape: tuple[int, ...], profile: Profile) -> FrameInfo:
-    """The plain frame of a tensor of a dtype of safetensors, as `compress` would begin it: what depends on the content
-    is 0.
+def frame_to_encode(dtype: str, shape: tuple[int, ...], profile: Profile, *, block_words: int = 0) -> FrameInfo:
+    """The frame of a tensor of a dtype of safetensors, as `compress` would begin it: what depends on the content is 0.
+
+    Args:
+        block_words: of a relative frame; 0 for a plain one.
 
     Raises:
         ValueError: there is no such profile.
         LimitExceededError: the tensor is larger than the format allows.
     """
-    return frame_facts(new_frame(dtype, dtype_bits(dtype), shape, profile))
+    if not block_words:
+        return frame_facts(new_frame(dtype, dtype_bits(dtype), shape, profile))
+    form = new_form(None)
+    form.block_words = block_words
+    return frame_facts(new_frame(dtype, dtype_bits(dtype), shape, profile, form=form, base_hash=NO_HASH))
 
 
 def header_to_encode(info: FrameInfo) -> bytes:
-    """The fixed part and the shape of a plain frame. What depends on the content is 0: header_nbytes, data_nbytes,
+    """The fixed part and the shape of a frame. What depends on the content is 0: header_nbytes, data_nbytes,
     padding_nbytes, the hashes and the checksums."""
     fixed = _FIXED.pack(
         _MAGIC, _VERSION, PROFILES.index(info.profile), 0, len(info.shape),
+        0 if info.base_hash is None else core.BASE_RELATIVE,
         info.block_alignment.bit_length() - 1, info.frame_alignment.bit_length() - 1,
         info.layout.word_nbytes, info.layout.exponent_bits, info.layout.rest_bits, SPLITS.index(info.layout.split),
         info.layout.ordered, info.bits, info.dtype.encode(), info.uncompressed_nbytes, info.block_words,
@@ -112,5 +119,6 @@ def encode_page(content: Buffer, dtype: str, out: Buffer, frame_nbytes: int) -> 
     frame.padding_nbytes = max(frame_nbytes - whole, 0)
     header = bytearray(frame.header_nbytes)
     core.encode_header(frame, data_nbytes, index, leaves.hashes, b"", header)
-    target[: frame.frame_nbytes] = header + blocks[:data_nbytes] + bytes(frame.padding_nbytes)
-    return frame.frame_nbytes
+    written = header + blocks[:data_nbytes] + bytes(frame.padding_nbytes)
+    target[: len(written)] = written
+    return len(written)

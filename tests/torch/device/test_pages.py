@@ -93,7 +93,7 @@ def check_pages(dtype: torch.dtype, n: int, kind: str, seed: int, driver: StandI
 def test_pages_of_every_size_and_content(dtype: torch.dtype) -> None:
     for number, n in enumerate(SIZES):
         for seed, kind in enumerate(KINDS):
-            if (seed + number) % 3 == 0:
+            if (seed + number) % 4 == 0:
                 check_pages(dtype, n, kind, seed, StandIn(seed=1))
 
 
@@ -122,6 +122,7 @@ def test_every_page_of_a_kind_has_one_size() -> None:
     for driver in (StandIn(), None):
         frames = encoded(pages, pool, torch.arange(3), pages.frame_nbytes, driver)
         assert {len(frame or b"") for frame in frames} == {pages.frame_nbytes}
+        assert driver is None or [launch.grid for launch in driver.launches] == [(3, 1, 1)]
 
 
 @pytest.mark.parametrize("driver", [StandIn(checked=True), None], ids=["kernel", "core"])
@@ -207,7 +208,7 @@ def test_arguments() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_ten_thousand_random_pages(dtype: torch.dtype) -> None:
-    """Of all four dtypes together; sizes to 65,536 words, most of them small."""
+    """Pages of 1 to 65,536 words, most of them small; ten thousand are those of all four dtypes."""
     generator = np.random.default_rng(DTYPES.index(dtype))
     for seed in range(1250):
         n = int(2 ** generator.uniform(0, 16))

@@ -1,5 +1,5 @@
 // H of messages: one for each block of threads, in all ways.
-#include "hash.cuh"
+#include "hash_long.cuh"
 
 // `shared_nbytes` is what the sums of the longest message take.
 template <int WARPS>
@@ -14,7 +14,7 @@ GLOBAL void hashes(const u8* __restrict__ data, const u32* __restrict__ sizes, u
     if (lane < 2) out[6 * blockIdx.x + lane] = hash;
   }
   __syncthreads();
-  u64 hash = hash_by_block<2>(message, nbytes, WARPS, sums);
+  u64 hash = hash_by_block<WARPS>(message, nbytes, sums);
   if (threadIdx.x >= 32) return;
   if (lane < 2) out[6 * blockIdx.x + 4 + lane] = hash;
   hash = hash_by_warp((const u64*)message, padded);  // which reads the zeros behind it

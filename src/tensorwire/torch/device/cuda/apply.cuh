@@ -51,12 +51,12 @@ DEV bool take_sparse(T* words, u32 n, const u8* block, u32 nbytes, const Opened&
     s->classes.least[t] = (threshold << shift) * (sizeof(T) == 1 ? 0x01010101u : 0x00010001u);
   }
   __syncthreads();
+  // Warp 0 reads the string meanwhile, and has no words.
+  if (listed && num_classes > 1) classes.mark(words, t < 32 ? kWholeWords : t - 32, kRelativeThreads - 32);
   if (t < 32) {
     Listing answer = read_string(block, nbytes, num_classes, n, 1u << (8 * sizeof(T) - 1), listed,
                                  1u << opened.alignment_log2, s);
     if (t == 0) s->answer = answer;
-  } else if (listed && num_classes > 1) {
-    classes.mark(words, t - 32, kRelativeThreads - 32);
   }
   __syncthreads();
   u32 answer = s->answer;
@@ -82,7 +82,9 @@ DEV bool take_constant(u8* words, u32 nbytes, const BlockPlace place, u32 word_n
   const u8* word = place.bytes + place.nbytes - 1 - word_nbytes;
   u64 pattern = 0;
   bool right = true;
+#pragma unroll 1
   for (u32 i = 0; i < 8; i++) pattern |= (u64)word[i & (word_nbytes - 1)] << 8 * i;
+#pragma unroll 1
   for (const u8* other = place.bytes + threadIdx.x; other < word; other += kRelativeThreads)
     if (*other) right = false;
   if (WRITE)
@@ -93,6 +95,7 @@ DEV bool take_constant(u8* words, u32 nbytes, const BlockPlace place, u32 word_n
 template <bool WRITE>
 DEV bool take_stored(u8* words, u32 nbytes, const BlockPlace place) {
   bool right = true;
+#pragma unroll 1
   for (u32 i = nbytes + threadIdx.x; i < place.nbytes; i += kRelativeThreads)
     if (place.bytes[i]) right = false;
   if (WRITE) copy_bytes(words, place.bytes, nbytes, threadIdx.x, kRelativeThreads);

@@ -7,10 +7,10 @@
 //   hashes   u64: two numbers for each tensor
 // kHashing threads, and kHashingNbytes of shared memory.
 #pragma once
-#include "hash.cuh"
+#include "hash_long.cuh"
 
-constexpr u32 kHashing = 256, kHashingWarps = kHashing / 32, kPiecesOfLeaf = kLeafNbytes / kPiece - 1;
-constexpr u32 kHashingNbytes = (kPiecesOfLeaf + 1) * kStripe;
+constexpr u32 kHashing = 256, kHashingWarps = kHashing / 32;
+constexpr u32 kHashingNbytes = kPiecesAtOnce * kStripe;
 
 struct Hashed {
   u64 content, nbytes;  // at a multiple of 16
@@ -25,15 +25,10 @@ GLOBAL void BOUNDS(kHashing, 4)
   u64 begin = (u64)item.y * kLeafNbytes;
   const u8* leaf = (const u8*)own.content + begin;
   u32 nbytes = (u32)min(own.nbytes - begin, (u64)kLeafNbytes);
-  bool eights = nbytes % 8 == 0;  // of all leaves but the last one of some tensors
-  if (eights)
-    hash_sums(leaf, nbytes, kHashingWarps, sums);
-  else
-    hash_sums<false>(leaf, nbytes, kHashingWarps, sums);
+  hash_sums(leaf, nbytes, kHashingWarps, sums);
   __syncthreads();
   if (threadIdx.x >= 32) return;
-  u64 last = eights ? last_of(leaf, nbytes) : last_of<false>(leaf, nbytes);
-  u64 hash = hash_of_sums(sums, hash_padded(nbytes), last);
+  u64 hash = hash_of_sums(sums, hash_padded(nbytes), last_of(leaf, nbytes));
   if (threadIdx.x < 2) messages[own.message + 1 + 2 * item.y + threadIdx.x] = hash;
 }
 
@@ -45,6 +40,6 @@ GLOBAL void BOUNDS(kHashing, 4)
   if (threadIdx.x == 0) message[0] = own.nbytes;
   __syncthreads();
   u32 leaves = (u32)((own.nbytes + kLeafNbytes - 1) / kLeafNbytes);
-  u64 hash = hash_by_block<kPiecesOfLeaf>((const u8*)message, 8 + 16 * leaves, kHashingWarps, sums);
+  u64 hash = hash_by_block<kHashingWarps>((const u8*)message, 8 + 16 * leaves, sums);
   if (threadIdx.x < 2) hashes[2 * blockIdx.x + threadIdx.x] = hash;
 }

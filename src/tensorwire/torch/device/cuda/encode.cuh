@@ -52,7 +52,7 @@ struct Encoded {
 
 // The interval -----------------------------------------------------------------------------------------------------
 
-// Choose the interval by up to kSampled words, and see whether they are equal. Of intervals with as many words the
+// Choose the interval by up to kSampled words, and see whether they are equal. Where intervals have as many words, the
 // lowest is taken, as exponents reach farther down than up; but one that does not need its last exponent before others.
 template <class L, bool WHOLE>
 DEV Sampled sample_block(const u8* words, u32 n, const EncodeRoom& room) {
@@ -138,7 +138,7 @@ DEV u32 one_tier_nbytes(u32 n) {
 }
 
 // What escapes of the pairs of a warp that `escaping` tells, from `first` on, and of the run that is short; how many.
-// Those are listed that `list` has room for.
+// The list gets as many as it has room for.
 template <class L, bool WHOLE>
 COLD u32 list_escapes(const u8* words, u32 n, u32 lo, u8* out, u32 first, u32 escaping, u8* list, u32 list_nbytes) {
   Encoding<L, WHOLE> block(words, (u32*)out, n, lo);

@@ -15,8 +15,7 @@
 // class; (6) eight warps write a part of the bit string each; (7) the parts are joined.
 #pragma once
 #include "bit_strings.cuh"
-#include "frame.cuh"
-#include "hash.cuh"
+#include "encode.cuh"
 
 constexpr u32 kSparseThreads = 256, kSparseWarps = kSparseThreads / 32;
 constexpr u32 kSparseWords = 32768;
@@ -26,6 +25,7 @@ constexpr u32 kMostChanged = kSparseWords / kSparseShare;
 constexpr u32 kEights = kSparseWords / 8, kEightsOfThread = kEights / kSparseThreads;
 constexpr u32 kEightsRoom =
     kEights + 4 * kSparseThreads;   // so that a thread's begin in other banks than its neighbours'
+constexpr u32 kAtOnce = 4;          // eights of a thread
 constexpr u32 kCountOrder = 5;      // of the golomb() of counts
 constexpr u32 kFirstLargeStep = 4;  // smaller sizes have sets
 constexpr u32 kMostSizeBits = 24;   // of a step's size, in the mean of all of a class
@@ -81,9 +81,6 @@ struct Packed {
     else
       words[place] = (u8)word;
   }
-  static METHOD u32 word_at(const u8* words, u32 place) {
-    return L::NBYTES == 2 ? ((const u16*)words)[place] : words[place];
-  }
 
   // The sign bits of words tell whether they differ, and whether a magnitude reaches a limit, which is at most SIGN.
   static METHOD u32 differ(u32 a, u32 b) { return unlike_or(a, b, unlike_and(a, b, LOW) + LOW); }
@@ -118,23 +115,21 @@ DEV u32 limit_of(u32 thresholds, u32 number) {
 
 DEV u32 eight_at(u32 number) { return number + number / kEightsOfThread * 4; }
 
-// The sums of both over all threads before this one; `total` gets that of the lower half of x over all.
-DEV uint2 sums_before(uint2 own, uint2* sums, u32& total) {
+// The sums of both over all threads before this one; `total` gets those over all.
+DEV uint2 sums_before(uint2 own, uint2* sums, uint2& total) {
   u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   uint2 end = own;
 #pragma unroll
   for (int d = 1; d < 32; d *= 2) end.x = add_before<32>(end.x, d), end.y = add_before<32>(end.y, d);
   if (lane == 31) sums[warp] = end;
   __syncthreads();
-  uint2 before = {end.x - own.x, end.y - own.y};
-  total = 0;
+  uint2 all = sums[lane % kSparseWarps], some = all;
 #pragma unroll
-  for (u32 w = 0; w < kSparseWarps; w++) {
-    uint2 sum = sums[w];
-    if (w < warp) before.x += sum.x, before.y += sum.y;
-    total += sum.x & 0xffff;
-  }
-  return before;
+  for (int d = 1; d < (int)kSparseWarps; d *= 2) all.x = add_before<32>(all.x, d), all.y = add_before<32>(all.y, d);
+  total.x = __shfl_sync(0xffffffffu, all.x, kSparseWarps - 1),
+  total.y = __shfl_sync(0xffffffffu, all.y, kSparseWarps - 1);
+  return {end.x - own.x + __shfl_sync(0xffffffffu, all.x - some.x, warp),
+          end.y - own.y + __shfl_sync(0xffffffffu, all.y - some.y, warp)};
 }
 
 // The lanes that have a changed word, by its class: 0 where there is none.
@@ -201,10 +196,13 @@ struct SparseBlock {
     for (u32 j = 0; j < kClasses; j++) limits[j] = shared->limits[j];
     const u8 *own = kept(words + i * 8 * L::NBYTES), *old = kept(base + i * 8 * L::NBYTES);
 #pragma unroll 1
-    for (; i + kSparseThreads < full; i += 2 * kSparseThreads, own += 2 * NBYTES, old += 2 * NBYTES) {
-      u32 first = compared(limits, own, old), second = compared(limits, own + NBYTES, old + NBYTES);
-      to[0] = first, to[kStepEights] = second;
-      to += 2 * kStepEights;
+    for (; i + (kAtOnce - 1) * kSparseThreads < full; i += kAtOnce * kSparseThreads) {
+      u32 found[kAtOnce];
+#pragma unroll
+      for (u32 j = 0; j < kAtOnce; j++) found[j] = compared(limits, own + j * NBYTES, old + j * NBYTES);
+#pragma unroll
+      for (u32 j = 0; j < kAtOnce; j++) to[j * kStepEights] = found[j];
+      own += kAtOnce * NBYTES, old += kAtOnce * NBYTES, to += kAtOnce * kStepEights;
     }
 #pragma unroll 1
     for (; i < kEights; i += kSparseThreads, own += NBYTES, old += NBYTES, to += kStepEights) {
@@ -220,8 +218,8 @@ struct SparseBlock {
     shared->last = shared->last_base = {0, 0, 0, 0};
 #pragma unroll 1
     for (u32 i = 0; first + i < n; i++) {
-      P::store_word((u8*)&shared->last, i, P::word_at(words, first + i));
-      P::store_word((u8*)&shared->last_base, i, P::word_at(base, first + i));
+      P::store_word((u8*)&shared->last, i, word_at<L>(words, first + i));
+      P::store_word((u8*)&shared->last_base, i, word_at<L>(base, first + i));
     }
   }
 
@@ -243,8 +241,9 @@ struct SparseBlock {
       before.w = counts, counts += four.w & ~255u;
       own[i] = before;
     }
-    uint2 before = sums_before({changed | lower_count(counts), upper_counts(counts)}, shared->sums, total);
+    uint2 all, before = sums_before({changed | lower_count(counts), upper_counts(counts)}, shared->sums, all);
     shared->before[threadIdx.x] = before;
+    total = all.x & 0xffff;
     return before.x & 0xffff;
   }
 
@@ -263,15 +262,14 @@ struct SparseBlock {
 
   // (4) ----------------------------------------------------------------------------------------------------------
 
-  METHOD u32 class_of(u32 word) const {
-    return shared->classes[word >> L::MANTISSA_BITS & ((1u << L::EXPONENT_BITS) - 1)];
-  }
+  METHOD u32 class_of(u32 word) const { return shared->classes[exponent_of<L>(word)]; }
 
   METHOD void count_classes(const Share& share) const {
     u32 lane = threadIdx.x & 31, own = 0;
+#pragma unroll 1
     for (u32 i = share.begin + lane; i - lane < share.end; i += 32) {
       bool exists = i < share.end;
-      u32 number = exists ? class_of(P::word_at(base, shared->places[i])) : 0;
+      u32 number = exists ? class_of(word_at<L>(base, shared->places[i])) : 0;
       own += __popc(Classed(exists, number).of(lane & 3));
     }
     if (lane < kClasses) shared->counts[threadIdx.x >> 5][lane] = own;
@@ -295,32 +293,30 @@ struct SparseBlock {
 
   // Where a warp's changed words of class lane & 3 begin once all are sorted.
   METHOD u32 first_of_share() const {
-    u32 number = threadIdx.x & 3, warp = threadIdx.x >> 5, count = 0, begin = 0, own = 0;
+    // A lane for each class of each warp.
+    u32 lane = threadIdx.x & 31, own = shared->counts[lane / kClasses][lane % kClasses], end = own, begin = 0;
 #pragma unroll
-    for (u32 w = 0; w < kSparseWarps; w++) {
-      u32 some = shared->counts[w][number];
-      count += some;
-      if (w < warp) own += some;
-    }
+    for (int d = kClasses; d < 32; d *= 2) end = add_before<32>(end, d);
+    u32 count = __shfl_sync(0xffffffffu, end, 32 - kClasses + lane % kClasses);
 #pragma unroll
     for (u32 c = 0; c < kLimits; c++) {
       u32 some = __shfl_sync(0xffffffffu, count, c);
-      if (c < number) begin += some;
+      if (c < lane % kClasses) begin += some;
     }
-    if (threadIdx.x < kClasses) shared->sorted[number] = {begin, count};
-    return begin + own;
+    if (threadIdx.x < kClasses) shared->sorted[lane] = {begin, count};
+    return begin + __shfl_sync(0xffffffffu, end - own, threadIdx.x / 32 * kClasses + lane % kClasses);
   }
 
   METHOD void sort(const Share& share) const {
     u32 lane = threadIdx.x & 31, below = (1u << lane) - 1, at = first_of_share();
     for (u32 i = share.begin + lane; i - lane < share.end; i += 32) {
       bool exists = i < share.end;
-      u32 place = exists ? shared->places[i] : 0, old = P::word_at(base, place), number = exists ? class_of(old) : 0;
+      u32 place = exists ? shared->places[i] : 0, old = word_at<L>(base, place), number = exists ? class_of(old) : 0;
       Classed classed(exists, number);
       u32 to = __shfl_sync(0xffffffffu, at, number) + __popc(classed.of(number) & below);
       at += __popc(classed.of(lane & 3));
       if (!exists) continue;
-      u32 step = P::order(P::word_at(words, place)) - P::order(old), negative = step & P::SIGN ? 1 : 0;
+      u32 step = P::order(word_at<L>(words, place)) - P::order(old), negative = step & P::SIGN ? 1 : 0;
       shared->ranks[to] = (u16)(rank_of(place, number) << 1 | negative);
       shared->sizes[to] = (u16)((negative ? 0 - step : step) & (2 * P::SIGN - 1));
     }
@@ -414,12 +410,12 @@ DEV void put_parts(SparseShared* shared, u32 num_classes) {
   BitString string = {shared->strings + begin, 0};
   for (u32 i = lane; i < room; i += 32) string.words[i] = 0;
   __syncwarp();
-  if (number < num_classes) {
-    if (warp < kClasses)
-      put_positions(string, shared->ranks + first, count, k);
-    else
-      put_sizes(string, shared->sizes + first, shared->places + first, count);
-  }
+#pragma unroll 1
+  for (u32 part = warp; part < num_classes; part += kSparseWarps)
+    put_positions(string, shared->ranks + first, count, k);
+#pragma unroll 1
+  for (u32 part = warp - kClasses; part < num_classes; part += kSparseWarps)
+    put_sizes(string, shared->sizes + first, shared->places + first, count);
   if (lane == 0) shared->nbits[warp] = string.nbits, shared->begins[warp] = begin;
 }
 
@@ -427,23 +423,24 @@ DEV void put_parts(SparseShared* shared, u32 num_classes) {
 
 // The block: its bit string, zeros, the descriptor. Returns its size; 0 if that is not below `raw`.
 DEV u32 join_parts(SparseShared* shared, u32 thresholds, u32 raw) {
-  u32 warp = threadIdx.x >> 5, at = 0, nbits = 0, own = shared->nbits[warp], count = num_thresholds(thresholds);
+  u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, count = num_thresholds(thresholds);
+  u32 own = shared->nbits[lane % kSparseWarps], end = own;
 #pragma unroll
-  for (u32 w = 0; w < kSparseWarps; w++) {
-    u32 some = shared->nbits[w];
-    nbits += some;
-    if (w < warp) at += some;
-  }
+  for (int d = 1; d < (int)kSparseWarps; d *= 2) end = add_before<32>(end, d);
+  u32 nbits = __shfl_sync(0xffffffffu, end, kSparseWarps - 1), at = __shfl_sync(0xffffffffu, end - own, warp);
+  own = __shfl_sync(0xffffffffu, own, warp);
   u32 nbytes = ((nbits + 31) / 32 * 4 + count + 2 + 31) / 32 * 32;
   if (nbytes >= raw) return 0;
+#pragma unroll 1
   for (u32 i = threadIdx.x; i < nbytes / 4; i += kSparseThreads) shared->block[i] = 0;
   __syncthreads();
   const u32* words = shared->strings + shared->begins[warp];
-  for (u32 i = threadIdx.x & 31; i * 32 < own; i += 32) put_bits(shared->block, at + i * 32, words[i]);
+#pragma unroll 1
+  for (u32 i = lane; i * 32 < own; i += 32) put_bits(shared->block, at + i * 32, words[i]);
   __syncthreads();
-  u8* end = (u8*)shared->block + nbytes;
-  if (threadIdx.x < count) end[(int)threadIdx.x - (int)count - 2] = (u8)(thresholds >> 8 * threadIdx.x);
-  if (threadIdx.x == 32) end[-2] = kSparseKind, end[-1] = (u8)(kExtendedTag | count << kVariantBit);
+  u8* behind = (u8*)shared->block + nbytes;
+  if (threadIdx.x < count) behind[(int)threadIdx.x - (int)count - 2] = (u8)(thresholds >> 8 * threadIdx.x);
+  if (threadIdx.x == 32) behind[-2] = kSparseKind, behind[-1] = (u8)(kExtendedTag | count << kVariantBit);
   return nbytes;
 }
 

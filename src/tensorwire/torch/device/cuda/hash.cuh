@@ -154,29 +154,3 @@ DEV u64 hash_by_warp(const u64* message, u32 padded) {
   }
   return merged(acc, padded);
 }
-
-// H of a message of any length by all `warps` warps of a block, up to MOST pieces at a time; `sums` has room for one
-// more. The first warp gets it, as `merged` gives it; the others get nothing.
-template <u32 MOST>
-DEV u64 hash_by_block(const u8* data, u32 nbytes, u32 warps, u64* sums) {
-  u32 i = threadIdx.x & 7, padded = hash_padded(nbytes), at = 0;
-  u64 acc = first_accumulator(i), key = secret_at(kScrambleKey + 8 * i);
-  for (bool ended = false; !ended; at += MOST * kPiece) {
-    u32 rest = nbytes - at;
-    ended = rest <= MOST * kPiece;
-    hash_sums(data + at, ended ? rest : min(rest, MOST * kPiece + kHashPad), warps, sums);  // these pieces are complete
-    __syncthreads();
-    if (threadIdx.x < 32) {
-      u32 full = ended ? (padded - at - 1) / kPiece : MOST;
-      for (u32 piece = 0; piece < full; piece++) acc = scrambled(acc + sums[8 * piece + i], key);
-      if (ended) {
-        u64 last = last_of(data, nbytes);
-        acc += sums[8 * full + i];
-        acc += hash_product(last, secret_at(kLastKey + 8 * i)) + __shfl_xor_sync(0xffffffffu, last, 1);
-        acc = merged(acc, padded);
-      }
-    }
-    __syncthreads();
-  }
-  return acc;
-}

@@ -1,17 +1,14 @@
 // The header of a frame, checked by a block of threads in the order of docs/format.md: steps 1 to 8.
 //
-//   copy_header(frame, nbytes, room);  // all threads; a barrier
-//   tell(header_fault(room, nbytes), room);  // all threads; a barrier, and room.verdict
-//   tell(index_fault(frame, room, nbytes, num_words, word_nbytes), room);  // the same, of a plain frame of so many
-//   words
+// All threads call these functions, with a barrier behind each; room.verdict tells of the faults so far.
+//   copy_header(frame, nbytes, room)
+//   tell(header_fault(room, nbytes, place), room)
+//   tell(index_fault(frame, room, nbytes, place), room)  where nothing was told
 //
 // `nbytes` is what there is to read from the frame's first byte on, which is at a multiple of 16 bytes: a multiple of
 // 32, as frames have. Bytes may follow the frame. Nothing is read behind `nbytes`, whatever the bytes say.
 #pragma once
-#include "frame.cuh"
-#include "hash.cuh"
-#include "labels.cuh"
-#include "status.h"
+#include "header_fields.cuh"
 
 // Checks in their order. Of several that fail the first one counts, with its status.
 enum Check : u32 {
@@ -35,14 +32,9 @@ FOLDED u32 fault_if(bool wrong, Check check) { return wrong ? fault_of(check, kC
 
 DEV Status status_of(u32 verdict) { return verdict == kNoneFails ? kDone : (Status)(verdict & 255); }
 
-constexpr u32 kFixedNbytes = 128, kMostDims = 64, kProfileEnec = 0, kProfileResident = 3;
-constexpr u32 kHeadNwords = (kFixedNbytes + 8 * kMostDims + kHashPad) / kHashPad * kHashPad / 8;
 constexpr u32 kIndexSumWord = 14, kChecksumWord = 15;  // of the fixed part
-constexpr u32 kAllLanes = 0xffffffff;
 constexpr u32 kNotCopied = 0xffffffff;
 constexpr u32 kMostIndexNbytes = 4096;  // with extensions, and with what the frame's alignment adds
-constexpr u64 kMostContent = 1ull << 53, kMostHeaderNbytes = 1ull << 37;
-constexpr u32 kMostPadding = 1 << 22, kMostBlockWords = 1 << 18, kLeastBlockWords = 256, kMostBits = 1024;
 
 // What a block of threads keeps of a header in shared memory, 8 bytes at a time.
 struct HeaderRoom {
@@ -90,66 +82,6 @@ DEV void tell(u32 fault, HeaderRoom& room) {
   if (fault != kNoneFails) atomicMin(&room.verdict, fault);
 }
 
-// The layout, the bits of an element, two reserved bytes and the dtype's name, by a warp.
-DEV bool has_valid_label(const u8* head) {
-  u32 width = head[24], exponent = head[25], rest = head[26], split = head[27], bits = head[30] | head[31] << 8;
-  bool valid = width <= 8 && __popc(width) == 1 && exponent <= 8 && head[28] <= 1 && !head[29];
-  valid &= rest == (exponent ? 8 * width - exponent : 0) && split <= 3 && (split == 0) == (exponent == 0);
-  valid &= (split != 1 || rest) && bits >= 1 && bits <= kMostBits && (width == 1 || (bits & (8 * width - 1)) == 0);
-  u32 c = head[32 + (threadIdx.x & 15)];
-  bool letter = (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-  u32 letters = __ballot_sync(kAllLanes, letter) & 0xffff, zeros = __ballot_sync(kAllLanes, c == 0) & 0xffff;
-  return valid && letters && (letters & (letters + 1)) == 0 && (letters ^ zeros) == 0xffff;
-}
-
-// The content of a shape whose elements have so many bits; all bits set if that is beyond the limit.
-DEV u64 nbytes_of(const u64* shape, u32 ndim, u32 bits_of_element) {
-  u64 bits = bits_of_element;
-  bool beyond = false;
-  for (u32 d = 0; d < ndim; d++) {
-    if (shape[d] == 0) return 0;
-    beyond = beyond || __umul64hi(bits, shape[d]) != 0 || bits * shape[d] > 8 * kMostContent;
-    if (!beyond) bits *= shape[d];
-  }
-  return beyond ? ~0ull : (bits + 7) / 8;
-}
-
-// Steps 1 to 5: fixed part and shape, by a warp.
-DEV Status check_fields(const HeaderRoom& room, u32 nbytes) {
-  const u64* words = room.head;
-  const u8* head = (const u8*)words;
-  if (words[0] != kMagic) return nbytes ? kCorrupt : kTruncated;
-  if (nbytes < kFixedNbytes) return kTruncated;
-  if (head[8] != 1 || room.features() > 1) return kUnsupportedVersion;
-  bool relative = room.features();
-  if (head[9] > kProfileResident || (relative && head[9] == kProfileResident)) return kCorrupt;
-  if (head[10]) return kUnsupportedVersion;
-  u32 ndim = head[11], unit = head[21], alignment = head[22], block_words = room.block_words();
-  if (ndim > kMostDims) return kLimitExceeded;
-  if (head[20]) return kUnsupportedVersion;
-  if (unit < 5 || unit > 12 || alignment < unit || alignment > 21 || head[23]) return kCorrupt;
-  if (!has_valid_label(head)) return kCorrupt;
-  u64 content = room.content_nbytes(), header = room.header_nbytes(), data = room.data_nbytes();
-  u64 padding = room.padding_nbytes(), between = (1u << alignment) - 1;
-  if (content > kMostContent || header > kMostHeaderNbytes) return kLimitExceeded;
-  if (header & between) return kCorrupt;
-  if (data > 0x7fffffffull << unit) return kLimitExceeded;
-  if ((data & ((1u << unit) - 1)) || block_words % kLeastBlockWords || block_words - 1 >= kMostBlockWords)
-    return kCorrupt;
-  if (padding > kMostPadding || ((header + data + padding) & between)) return kCorrupt;
-  if (!relative && (words[12] | words[13])) return kCorrupt;
-  u32 begin = kFixedNbytes + 8 * ndim;  // of the index
-  if (nbytes < begin) return kTruncated;
-  u64 expected = nbytes_of(words + 16, ndim, room.bits());
-  if (expected == ~0ull) return kLimitExceeded;
-  if (expected != content) return kCorrupt;
-  u64 num_words = content >> (__ffs(head[24]) - 1);
-  if (num_words > (u64)block_words << 32) return kLimitExceeded;
-  if (!relative && num_words > (data >> unit) * block_words) return kCorrupt;
-  bool has_index = !relative || data;
-  return header < begin || (has_index && num_words > (header - begin) / 8 * block_words) ? kCorrupt : kDone;
-}
-
 // What frames are expected to hold, all of them plain.
 struct Place {
   u64 name[2];  // of the dtype
@@ -171,7 +103,7 @@ DEV u32 place_fault(const HeaderRoom& room, u32 nbytes, const Place& place) {
 DEV u32 header_fault(const HeaderRoom& room, u32 nbytes, const Place& place) {
   u32 warp = threadIdx.x >> 5, fault = kNoneFails;
   if (warp == 0) {
-    Status status = check_fields(room, nbytes);
+    Status status = check_fields(room.head, nbytes);
     fault = status == kDone ? place_fault(room, nbytes, place) : fault_of(kOfHeader, status);
   }
   bool of_index = warp == 2;

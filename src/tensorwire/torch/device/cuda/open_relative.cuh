@@ -10,12 +10,8 @@
 //
 // Nothing is read outside of the frames' memory, whatever it holds.
 #pragma once
+#include "header_fields.cuh"
 #include "relative.cuh"
-
-constexpr u64 kMagic = 0x0A1A0A0D46575493;
-constexpr u32 kFixedNbytes = 128, kMostHeader = kFixedNbytes + 8 * 64, kHeaderRoom = 768;
-constexpr u64 kMostContent = 1ull << 53, kMostHeaderNbytes = 1ull << 37, kMostBits = 1ull << 56;
-constexpr u32 kMostPadding = 1 << 22, kMostBlockWords = 1 << 18;
 
 template <class T>
 DEV T at(const u8* header, u32 offset) {
@@ -24,83 +20,20 @@ DEV T at(const u8* header, u32 offset) {
 
 DEV bool is_relative(const u8* header) { return at<u32>(header, 12) == 1; }
 
-// Bytes 8 to 47.
-DEV Status form_status(const u8* header) {
-  u32 profile = header[9], block_alignment = header[21], frame_alignment = header[22];
-  if (profile > 3 || (is_relative(header) && profile == 3)) return kCorrupt;
-  if (header[10]) return kUnsupportedVersion;
-  if (header[11] > 64) return kLimitExceeded;
-  if (header[20]) return kUnsupportedVersion;
-  if (block_alignment < 5 || block_alignment > 12) return kCorrupt;
-  if (frame_alignment < block_alignment || frame_alignment > 21 || header[23]) return kCorrupt;
-  u32 word = header[24], exponent = header[25], rest = header[26], split = header[27], bits = at<u16>(header, 30);
-  if ((word != 1 && word != 2 && word != 4 && word != 8) || exponent > 8) return kCorrupt;
-  if (rest != (exponent ? 8 * word - exponent : 0) || split > 3 || (exponent == 0) != (split == 0)) return kCorrupt;
-  if ((split == 1 && rest == 0) || header[28] > 1 || header[29]) return kCorrupt;
-  if (bits < 1 || bits > 1024 || (word > 1 && bits % (8 * word))) return kCorrupt;
-  u32 length = 0;
-  for (; length < 16; length++) {
-    u32 c = header[32 + length];
-    if (!((c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_')) break;
-  }
-  for (u32 i = length; i < 16; i++)
-    if (header[32 + i]) return kCorrupt;
-  return length ? kDone : kCorrupt;
-}
-
-// Bytes 48 to 127.
-DEV Status sizes_status(const u8* header) {
-  u64 header_nbytes = at<u64>(header, 56), data_nbytes = at<u64>(header, 64), block = 1ull << header[21];
-  u64 frame_mask = (1ull << header[22]) - 1;
-  u32 block_words = at<u32>(header, 72), padding = at<u32>(header, 76);
-  if (at<u64>(header, 48) > kMostContent || header_nbytes > kMostHeaderNbytes) return kLimitExceeded;
-  if (header_nbytes & frame_mask) return kCorrupt;
-  if (data_nbytes > 0x7fffffff * block) return kLimitExceeded;
-  if (data_nbytes & (block - 1)) return kCorrupt;
-  if (block_words % 256 || block_words < 256 || block_words > kMostBlockWords) return kCorrupt;
-  if (padding > kMostPadding || (header_nbytes + data_nbytes + padding & frame_mask)) return kCorrupt;
-  if (!is_relative(header) && (at<u64>(header, 96) | at<u64>(header, 104))) return kCorrupt;
-  return kDone;
-}
-
-// Magic to base hash, of which `room` bytes are there.
-DEV Status fixed_status(const u8* header, u64 room) {
-  u64 known = room >= 8 ? ~0ull : (1ull << 8 * room) - 1;
-  if ((at<u64>(header, 0) ^ kMagic) & known) return kCorrupt;
-  if (room < kFixedNbytes) return kTruncated;
-  if (header[8] != 1 || at<u32>(header, 12) > 1) return kUnsupportedVersion;
-  Status form = form_status(header);
-  return form ? form : sizes_status(header);
-}
-
-// The shape, and what follows from it.
-DEV Status shape_status(const u8* header, Opened* opened) {
-  u32 ndim = header[11], bits = at<u16>(header, 30), word = header[24];
-  u64 numel = 1, nbytes = at<u64>(header, 48);
-  for (u32 d = 0; d < ndim; d++)
-    if (at<u64>(header, kFixedNbytes + 8 * d) == 0) numel = 0;
-  for (u32 d = 0; d < ndim && numel; d++) {
-    u64 size = at<u64>(header, kFixedNbytes + 8 * d);
-    if (size > kMostBits / bits / numel) return kLimitExceeded;
-    numel *= size;
-  }
-  if (nbytes != (numel * bits + 7) / 8) return kCorrupt;
-  u64 block_nbytes = (u64)at<u32>(header, 72) * word, blocks = (nbytes + block_nbytes - 1) / block_nbytes;
-  if (blocks > 1ull << 32) return kLimitExceeded;
-  u64 data_nbytes = at<u64>(header, 64), header_nbytes = at<u64>(header, 56);
+// What fields say that are right.
+DEV void read_fields(const u8* header, Opened* opened) {
+  u64 header_nbytes = at<u64>(header, 56), data_nbytes = at<u64>(header, 64);
+  u64 block_nbytes = (u64)at<u32>(header, 72) * header[24];
+  u64 blocks = (at<u64>(header, 48) + block_nbytes - 1) / block_nbytes;
   bool has_index = !is_relative(header) || data_nbytes;
-  u32 index_at = kFixedNbytes + 8 * ndim;
-  if (!is_relative(header) && blocks > data_nbytes >> header[21]) return kCorrupt;
-  if (header_nbytes < index_at + (has_index ? 8 * blocks : 0)) return kCorrupt;
   opened->header_nbytes = header_nbytes;
   opened->data_nbytes = data_nbytes;
-  opened->index_at = index_at;
+  opened->index_at = kFixedNbytes + 8 * header[11];
   opened->block_words = at<u32>(header, 72);
   opened->num_blocks = has_index ? (u32)blocks : 0;
   opened->alignment_log2 = header[21];
   opened->exponent_bits = header[25];
   opened->is_ordered = header[28];
-  return kDone;
 }
 
 // What the tail of a coded block says; its bytes are there.
@@ -166,7 +99,7 @@ DEV bool are_zeros(const u8* frame, u64 begin, u64 end) {
 
 GLOBAL void BOUNDS(kRelativeThreads, 1)
     open_frames(const Pair* pairs, Opened* opened_frames, u64* messages, int* status, u32 verify) {
-  SHARED_ARRAY(u64, header_words, kHeaderRoom / 8);
+  SHARED_ARRAY(u64, header_words, kHeadNwords);
   SHARED_ARRAY(u64, sums, 8 * kPiecesAtOnce);
   SHARED_ARRAY(Opened, shared_opened, 1);
   SHARED_ARRAY(u32, said, 3);  // a status, by what is not right; that of kinds; where zeros begin, 0 for nowhere
@@ -174,15 +107,15 @@ GLOBAL void BOUNDS(kRelativeThreads, 1)
   u8* header = (u8*)header_words;
   const u8* frame = (const u8*)pair.frame;
   Opened* own = shared_opened;
-  u32 t = threadIdx.x;
-  for (u32 i = t; i < kHeaderRoom / 8; i += kRelativeThreads)
-    header_words[i] = 8 * i < kMostHeader ? eight_of(frame, (u32)min(pair.room, (u64)kMostHeader), 8 * i) : 0;
+  u32 t = threadIdx.x, most = kFixedNbytes + 8 * kMostDims;
+  for (u32 i = t; i < kHeadNwords; i += kRelativeThreads)
+    header_words[i] = 8 * i < most ? hashed_at(frame, 8 * i, (u32)min(pair.room, (u64)most)) : 0;
   if (t == 0) *own = {}, said[1] = kDone;
   __syncthreads();
-  if (t == 0) {
-    Status found = fixed_status(header, pair.room);
-    if (!found && pair.room < kFixedNbytes + 8 * header[11]) found = kTruncated;
-    said[0] = found ? found : shape_status(header, own);
+  if (t < 32) {
+    Status found = check_fields(header_words, pair.room);
+    if (t == 0) said[0] = found;
+    if (t == 0 && !found) read_fields(header, own);
   }
   __syncthreads();
   u32 found = said[0], late = kDone;
@@ -192,7 +125,7 @@ GLOBAL void BOUNDS(kRelativeThreads, 1)
     u64 checksum = header_words[15], index_checksum = header_words[14];
     u32 nbytes = own->index_at;
     __syncthreads();
-    for (u32 i = t; i < kHeaderRoom / 8; i += kRelativeThreads)
+    for (u32 i = t; i < kHeadNwords; i += kRelativeThreads)
       if (i == 15 || i >= nbytes / 8) header_words[i] = 0;
     __syncthreads();
     if (t < 32) {

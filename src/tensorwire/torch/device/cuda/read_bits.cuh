@@ -96,49 +96,56 @@ DEV u32 sum_before(u32 value, u32 lane, u32* total) {
 
 // `count` numbers below n, ascending, each as the gap to the one before, by all lanes of a warp. Each lane begins
 // somewhere. Wrong codes soon fall in with the right ones, and a lane that did not begin where the lane before it ends
-// begins there again. Lane 0 begins right, so all do when nothing changes any more.
+// begins there again. Lane 0 begins right, so all do when nothing changes any more. What is behind the last code has
+// codes as well; lanes that begin there do so for nothing, so that all take about as many bits as the codes have: half
+// of the gaps that a good k is for have no more than one zero. Codes that are left then are read the same way.
 //
 // `numbers` gets them, with the sign in bit 15; n is at most 32,768 then. Null: only where the codes end is looked for,
 // and nothing is said of the numbers. False if they are not valid.
 template <bool SIGNS>
 DEV bool read_numbers(Bits& bits, u32 count, u32 k, u32 n, u16* numbers) {
-  u32 lane = threadIdx.x & 31, share = (count * (k + 1 + SIGNS) + (n >> k) + 31) / 32, sign = 0;
-  u32 first = bits.at, start = min(first + lane * share, bits.end), stop = min(first + (lane + 1) * share, bits.end);
-  u32 found = 0, sum = 0, end = 0;
-  bool stale = true;
+  u32 lane = threadIdx.x & 31, sign = 0, done = 0, next = 0;  // next: the least that the next number may be
+  bool right = true;
 #pragma unroll 1
-  for (u32 round = 0; round <= 32; round++) {
-    if (stale) {
-      Bits own = {bits.words, start, bits.last, bits.end};
-      found = sum = 0;
+  while (done < count && bits.at < bits.end && right) {
+    u32 left = count - done, share = (left * (k + 2 + SIGNS) + left / 8 + 63) / 32, first = bits.at;
+    u32 start = min(first + lane * share, bits.end), stop = min(first + (lane + 1) * share, bits.end);
+    u32 found = 0, sum = 0, end = 0;
+    bool stale = true;
 #pragma unroll 1
-      while (own.at < stop) {
-        sum += min(rice<SIGNS>(own, k, &sign), n) + 1;
-        found++;
+    for (u32 round = 0; round <= 32; round++) {
+      if (stale) {
+        Bits own = {bits.words, start, bits.last, bits.end};
+        found = sum = 0;
+#pragma unroll 1
+        while (own.at < stop) {
+          sum += min(rice<SIGNS>(own, k, &sign), n) + 1;
+          found++;
+        }
+        end = own.at;
       }
-      end = own.at;
+      __syncwarp();
+      u32 before = __shfl_up_sync(0xffffffffu, end, 1);
+      if (lane == 0) before = first;
+      stale = before != start;
+      start = before;
+      if (!__any_sync(0xffffffffu, stale)) break;
+    }
+    u32 all, sums, i = done + sum_before(found, lane, &all), number = next + sum_before(sum, lane, &sums);
+    Bits own = {bits.words, start, bits.last, bits.end};
+#pragma unroll 1
+    while (own.at < stop && i < count && right) {
+      number += min(rice<SIGNS>(own, k, &sign), n);
+      if (numbers) {
+        right = number < n;
+        if (right) numbers[i] = (u16)(number | sign << 15);
+      }
+      number++, i++;
     }
     __syncwarp();
-    u32 before = __shfl_up_sync(0xffffffffu, end, 1);
-    if (lane == 0) before = first;
-    stale = before != start;
-    start = before;
-    if (!__any_sync(0xffffffffu, stale)) break;
+    bits.at = __reduce_max_sync(0xffffffffu, own.at > start ? own.at : 0);
+    right = !__any_sync(0xffffffffu, !right);
+    done += all, next = min(next + sums, n);
   }
-  u32 all, sums, i = sum_before(found, lane, &all), number = sum_before(sum, lane, &sums), finish = 0;
-  bool right = all >= count;
-  Bits own = {bits.words, start, bits.last, bits.end};
-#pragma unroll 1
-  while (own.at < stop && i < count && right) {
-    number += min(rice<SIGNS>(own, k, &sign), n);
-    if (numbers) {
-      right = number < n;
-      if (right) numbers[i] = (u16)(number | sign << 15);
-    }
-    number++;
-    if (++i == count) finish = own.at;
-  }
-  __syncwarp();
-  bits.at = __reduce_max_sync(0xffffffffu, finish);
-  return !__any_sync(0xffffffffu, !right) && bits.at <= bits.end;
+  return right && done >= count && bits.at <= bits.end;
 }

@@ -34,18 +34,16 @@ enum Listing : u32 { kInvalid, kAllListed, kByTiles };
 // Which of `count` words are in a set, of which `members` are listed: themselves to chosen, of those that are chosen so
 // far; `first`: all are. Their sizes grow.
 DEV void choose(SparseShared* s, const Walk& set, u32 count, bool first, u16* sizes) {
-  u32 lane = threadIdx.x & 31, below = (1u << lane) - 1, out = 0;
-  if (!set.inverted) {
+  u32 lane = threadIdx.x & 31, below = (1u << lane) - 1, out = 0, as_they_are = set.inverted ? 0 : set.left;
 #pragma unroll 1
-    for (u32 begin = 0; begin < set.left; begin += 32) {
-      u32 i = begin + lane, own = 0;
-      if (i < set.left) own = first ? s->members[i] : s->chosen[s->members[i]];  // at i or behind it
-      __syncwarp();
-      if (i < set.left) s->chosen[i] = (u16)own, sizes[own]++;
-      __syncwarp();
-    }
-    return;
+  for (u32 begin = 0; begin < as_they_are; begin += 32) {
+    u32 i = begin + lane, own = 0;
+    if (i < set.left) own = first ? s->members[i] : s->chosen[s->members[i]];  // at i or behind it
+    __syncwarp();
+    if (i < set.left) s->chosen[i] = (u16)own, sizes[own]++;
+    __syncwarp();
   }
+  if (!set.inverted) return;
   for (u32 i = lane; i * 32 < count; i += 32) s->marks[i] = 0;
   __syncwarp();
   for (u32 i = lane; i < set.left; i += 32) atomicOr(&s->marks[s->members[i] >> 5], 1u << (s->members[i] & 31));

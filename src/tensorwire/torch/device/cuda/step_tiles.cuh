@@ -25,6 +25,7 @@ DEV void begin(Walk& walk, const Bits& bits) {
 
 DEV void begin_class(ClassWalk& walk, const Bits& bits) {
   begin<true>(walk.changed, bits);
+#pragma unroll 1
   for (u32 j = 0; j < kSets; j++) begin<false>(walk.sets[j], bits);
 }
 

@@ -293,8 +293,10 @@ DEV void decode_groups(const PageBlock& block, u32 lo, u8* words) {
     u32 x = group_of_field(digits, block.n, Tier::WIDTH, run, c, group);
     x &= ~(escapes_of_group(x, Tier::WIDTH, 4) * 15);  // the sum of an escape might carry into the next byte
     join<L, 1>(made, x + lo * kOnes, rest[0]);
-    for (u32 i = 0; i < min(block.n - first, 4u); i++) {
-      if (L::NBYTES == 2) ((u16*)words)[first + i] = (u16)(made[i / 2] >> i % 2 * 16);
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+      if (first + i >= block.n) continue;
+      if (L::NBYTES == 2) ((u16*)words)[first + i] = (u16)(made[i / 2 % L::NBYTES] >> i % 2 * 16);
       if (L::NBYTES == 1) words[first + i] = (u8)(made[0] >> i * 8);
     }
   }
@@ -329,7 +331,9 @@ DEV void decode_block(const PageBlock& block, Coded coded, const u16* before, u8
 // Pages -------------------------------------------------------------------------------------------------------------
 
 template <class L, bool WHOLE>
-GLOBAL void BOUNDS(kThreads, 4)
+GLOBAL void BOUNDS(kThreads, (!WHOLE                  ? 2
+                              : L::EXPONENT_BITS == 8 ? 4
+                                                      : 3))
     unpage(const u8* __restrict__ frames, u32 stride, u32 slot_nbytes, const u8* __restrict__ page_ids, u32 id_nbytes,
            u8* pool, u32 num_pages, u32 page_words, int* status) {
   SHARED_ARRAY(HeaderRoom, rooms, 1);

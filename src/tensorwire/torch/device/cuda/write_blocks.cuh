@@ -41,6 +41,7 @@ struct Resident {
 struct Work {
   NewFrame frame;
   u64 place;     // where the block begins
+  u32 tensor;    // its number
   u32 item;      // the block, or a leaf
   u32 checksum;  // of the block
 
@@ -70,7 +71,7 @@ struct Work {
 DEV void begin_work(Work& work, const NewFrame* frames, const u32* item) {
   const u64* from = (const u64*)(frames + item[0]);
   if (threadIdx.x < sizeof(NewFrame) / 8) ((u64*)&work.frame)[threadIdx.x] = from[threadIdx.x];
-  if (threadIdx.x == 0) work.item = item[1];
+  if (threadIdx.x == 0) work.tensor = item[0], work.item = item[1];
 }
 
 DEV void write_leaf(const NewFrame& frame, u32 leaf, u64* leaves, u64* sums) {

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ....codec import byte_view, compress_bytes, num_threads
+from ....codec import byte_view, compress, compress_bytes, num_threads
 from ....errors import DoesNotFit, UnsupportedTensorError
 from .kept import Kept, driver_of
-from .new_frames import CODINGS, NewFrames
+from .new_frames import CODINGS, Known, NewFrames
+
+if TYPE_CHECKING:
+    from ....codec import Profile
 
 _PROFILES = ("resident", "fast")
 _ALIGNMENT = 16  # of tensors and slots, for kernels
@@ -22,9 +25,11 @@ def encode_into(
     sizes: torch.Tensor,
     *,
     profile: Literal["resident", "fast"] = "resident",
+    base: Sequence[torch.Tensor] | None = None,
     hashes: torch.Tensor | None = None,
+    base_hashes: torch.Tensor | None = None,
 ) -> None:
-    """Compress tensors into frames, each into a slot of its own.
+    """Compress tensors into frames, each into a slot of its own: plain frames, or with `base` relative ones.
 
     On a CUDA device kernels do so, on the current stream, in few launches for all tensors together; the host waits for
     nothing. On the CPU the core does. The frames of both have the same content; their bytes may differ. Any thread may
@@ -41,38 +46,43 @@ def encode_into(
             a slot may hold anything.
         sizes: int64, (count,), on the same device: gets the bytes of each frame, and 0 for one that is larger than its
             slot.
-        profile: of the frames. A device encodes in "fast" with one tier shape for each dtype, without the kinds for
-            zeros and for words that lie close together, so that its frames are larger than the host's.
+        profile: of the frames; "fast" with `base`. A device encodes plain frames in "fast" with one tier shape for each
+            dtype, without the kinds for zeros and for words that lie close together, so that they are larger than the
+            host's.
+        base: what each tensor is relative to: as many tensors of the same dtypes and shapes, on the same device. They
+            may be the tensors themselves, or overlap them. A slot then takes 8 bytes more for each 32,768 elements.
         hashes: uint8, (count, 16), on the same device: the content hashes of the tensors, if they are known, as bytes.
             Then they are not computed. It is your promise: with others a frame is invalid.
+        base_hashes: the same of the bases.
 
     Raises:
         UnsupportedTensorError: the dtype of a tensor is another one. Nothing is launched then, here and below.
-        ValueError: there is no such profile; or lengths, dtypes, shapes or devices do not go together.
+        ValueError: there is no such profile; or lengths, dtypes, shapes or devices do not go together; or there are
+            hashes of bases without these.
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
         LimitExceededError: a tensor is larger than the format allows.
     """
-    tensors, out = list(tensors), list(out)
-    _check(tensors, out, sizes, profile, hashes)
+    tensors, out, bases = list(tensors), list(out), None if base is None else list(base)
+    _check(tensors, out, sizes, hashes)
+    _check_bases(tensors, bases, profile, base_hashes)
     if not tensors:
         return
     driver = driver_of(sizes.device)
     if driver is None:
         for number, (tensor, slot) in enumerate(zip(tensors, out, strict=True)):
-            sizes[number] = _encode_on_host(tensor, slot, profile)
+            sizes[number] = _encode_on_host(tensor, bases and bases[number], slot, profile)
         return
-    tensors = [_placed(tensor) for tensor in tensors]
-    hashed = hashes is not None
-    places = [(each.data_ptr(), each.dtype, each.shape) for each in (*tensors, *out)]
-    key = (driver, profile, hashed, tuple(places))
-    _kept.find(key, sizes.device, lambda: NewFrames(driver, tensors, out, profile, hashed=hashed)).encode(sizes, hashes)
+    tensors, bases = [_placed(tensor) for tensor in tensors], bases and [_placed(each) for each in bases]
+    known = Known(hashes is not None, base_hashes is not None)
+    places = [(each.data_ptr(), each.dtype, each.shape) for each in (*tensors, *(bases or ()), *out)]
+    key = (driver, profile, known, tuple(places))
+    frames = _kept.find(key, sizes.device, lambda: NewFrames(driver, tensors, bases, out, profile, known))
+    frames.encode(sizes, hashes, base_hashes)
 
 
 def _check(
-    tensors: list[torch.Tensor], out: list[torch.Tensor], sizes: torch.Tensor, profile: str, hashes: torch.Tensor | None
+    tensors: list[torch.Tensor], out: list[torch.Tensor], sizes: torch.Tensor, hashes: torch.Tensor | None
 ) -> None:
-    if profile not in _PROFILES:
-        raise ValueError(f"expected profile {' or '.join(_PROFILES)}, got {profile!r}")
     count, device = len(tensors), sizes.device
     if len(out) != count:
         raise ValueError(f"expected {count} slots, one for each tensor, got {len(out)}")
@@ -93,6 +103,28 @@ def _check(
             raise ValueError(f"expected slot {number} at a multiple of {_ALIGNMENT} bytes, got {slot.data_ptr():#x}")
 
 
+def _check_bases(
+    tensors: list[torch.Tensor], bases: list[torch.Tensor] | None, profile: str, base_hashes: torch.Tensor | None
+) -> None:
+    if profile not in _PROFILES or (bases is not None and profile != "fast"):
+        raise ValueError(f"expected profile {' or '.join(_PROFILES)}, and fast with a base, got {profile!r}")
+    if bases is None:
+        if base_hashes is not None:
+            raise ValueError("expected a base with base_hashes, got none; leave base_hashes out")
+        return
+    if len(bases) != len(tensors):
+        raise ValueError(f"expected {len(tensors)} bases, one for each tensor, got {len(bases)}")
+    for number, (tensor, base) in enumerate(zip(tensors, bases, strict=True)):
+        for fact in ("dtype", "layout", "device", "shape"):
+            if getattr(base, fact) != getattr(tensor, fact):
+                raise ValueError(
+                    f"expected base {number} of {fact} {getattr(tensor, fact)}, as its tensor has, got "
+                    f"{getattr(base, fact)}"
+                )
+    if tensors and base_hashes is not None:
+        _check_numbers("base_hashes", base_hashes, torch.uint8, (len(tensors), 16), tensors[0].device)
+
+
 def _check_numbers(
     name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device
 ) -> None:
@@ -103,14 +135,15 @@ def _check_numbers(
         )
 
 
-def _encode_on_host(tensor: torch.Tensor, slot: torch.Tensor, profile: str) -> int:
+def _encode_on_host(tensor: torch.Tensor, base: torch.Tensor | None, slot: torch.Tensor, profile: Profile) -> int:
     content = byte_view(tensor.detach().contiguous()).data
-    name = CODINGS[tensor.dtype].name
+    out = byte_view(slot, writable=True).data
+    name, shape = CODINGS[tensor.dtype].name, tuple(tensor.shape)
     try:
-        return compress_bytes(
-            content, byte_view(slot, writable=True).data, dtype=name, shape=tuple(tensor.shape), profile=profile,
-            threads=num_threads(None),
-        )  # fmt: skip
+        if base is None:
+            return compress_bytes(content, out, dtype=name, shape=shape, profile=profile, threads=num_threads(None))
+        old = byte_view(base.detach().contiguous()).data
+        return len(compress(content, base=old, out=out, dtype=name, shape=shape, profile=profile))
     except DoesNotFit:
         return 0
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from ....codec import byte_view, decompress, frame_info
 from ....errors import FormatError
 from ..cuda_kernels import PackedKernel
@@ -15,6 +13,8 @@ from .page_tensors import ALIGNMENT, FRAME_UNIT, RUN, check_tensors
 from .status import Status, status_of
 
 if TYPE_CHECKING:
+    import torch
+
     from ..driver import Driver
 
 _THREADS = 256

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..driver import Driver
 
 MOST_WORDS = 1 << 16
-"""Of a page: those of one leaf of the content hash."""
+"""Words of a page: those of one leaf of the content hash."""
 _HEADER_NBYTES, _DESCRIPTOR_NBYTES = 160, 15  # page.cuh, encode.cuh
 _FIELDS = {
     torch.bfloat16: (8, 4),
@@ -72,6 +72,6 @@ def encode_pages(
     packed = PackedKernel(
         driver, kernel, _THREADS, shared_nbytes, pool=pool, page_ids=page_ids, out=out, sizes=sizes,
         num_pages=len(pool), page_words=page_words, id_nbytes=page_ids.element_size(), slot_stride=out.stride(0),
-        slot_nbytes=out.shape[1], frame_nbytes=nbytes,
+        slot_nbytes=min(out.shape[1], slot_nbytes(page_words, dtype)), frame_nbytes=nbytes,
     )  # fmt: skip
     packed.launch(driver.stream(), len(out))
