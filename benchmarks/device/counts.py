@@ -197,8 +197,8 @@ def _applied() -> Counted:
     """A block of kind sparse with two classes and 583 changed words, 1.78 %, as the encoder makes it of weights before
     and after a step of 5e-6 (benchmarks/synthetic_pairs.py). Warp 0 reads its string: of what others do not do, each of
     the eight warps counts for an eighth."""
-    stored, long_zeros = (0,) * 5, 0  # what few blocks have: stored ones; more than 31 zeros in a code
-    masks = (8, 1, 0, 0)  # 16 words by a thread, a threshold each; the last words, if they are fewer
+    stored, long_zeros = (0,) * 5, 0  # what few blocks have: that they are stored; more than 31 zeros in a code
+    masks = (8, 1, 0, 0, 0)  # 16 words by a thread, a threshold each; the last words, if they are fewer
     # Batches of codes, and rounds of each until lanes agree; codes in each round, and codes once more.
     positions = (1, 2.4, 10.8, long_zeros, 11.1, long_zeros)
     sets = (0.75, 2.6, 2.2, long_zeros, 2.8, long_zeros)
@@ -207,8 +207,8 @@ def _applied() -> Counted:
     by_warp_0 = (2 / 8, long_zeros, 9.6, *positions, 2 / 8, 2, long_zeros, *sets, *members, *large, 1 / 8)
     # Two classes are counted; both have the words that the last changed ones need; their words are moved.
     placed = (1, 2, 2, 2, 583 / 2 / 256, 0)
-    by_tiles, constant, copied = (0,) * 21, (0, 0), (0, 0)
-    loops = (1, *stored, *masks, *by_warp_0, *placed, *by_tiles, *constant, *copied)
+    by_tiles, constant = (0,) * 22, (0, 0, 0, 0)
+    loops = (1, *stored, *masks, *by_warp_0, *by_tiles, *placed, *constant)
     kernel = Kernel("apply.cuh", "take_blocks<u16, true>")
     return Counted("apply `sparse`, 1.8 % changed", kernel, 256, _WORDS, loops, 48 << 10, most=20, at_once=4)
 
@@ -322,6 +322,13 @@ KERNELS = (
     _of_cascades("product `resident` in F16, 9 to 16 inputs", "F16", 3, 2, 15.5, 1),
     _of_cascades("product `resident` in F16, 17 to 32 inputs", "F16", 3, 4, 17, 1),
     _of_cascades("product `resident` in F16, 33 to 64 inputs", "F16", 3, 8, 20, 1),
+    _applied(),
+    _uncounted("apply `sparse`, words of 8 bits", "apply.cuh", "take_blocks<u8, true>"),
+    _uncounted("apply, words of 32 bits and more", "apply.cuh", "take_blocks<u32, true>"),
+    _uncounted("check blocks before apply", "apply.cuh", "take_blocks<u16, false>"),
+    _uncounted("compare tensors before apply", "apply.cuh", "compare_tensors<false>"),
+    _uncounted("compare tensors behind apply", "apply.cuh", "compare_tensors<true>"),
+    _uncounted("open relative frames", "open_relative.cuh", "open_frames"),
     _uncounted("decode `fast`, short runs", "words.cuh", "cascade_words<Bf16, 8, 0, 0x832112, false>"),
     _uncounted("decode `fast`, F32", "words.cuh", "cascade_words<F32, 24, 0, 0x832112, true>"),
     _uncounted("decode `fast`, F8_E4M3", "words.cuh", "cascade_words<F8E4M3, 4, 0, 0x832112, true>"),

@@ -73,8 +73,8 @@ RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_
   SparsePlan sparse;
   DensePlan dense;
   uint64_t sparse_nbytes = UINT64_MAX, dense_nbytes = UINT64_MAX;
-  if (count <= n / kSparseShare && sparse_plan(dtype, words, spec.base, n, scratch->changed,
-                                               &fetcher, compact ? kMaxClasses : kFastClasses, &sparse, &scratch->sparse)) {
+  if (count <= n / kSparseShare && sparse_plan(dtype, words, spec.base, n, scratch->changed, &fetcher,
+                                               compact ? kMaxClasses : kFastClasses, &sparse, &scratch->sparse)) {
     sparse_nbytes = sparse.nbits / 8;
   }
   if (count > n / (compact ? kDenseShare : kSparseShare) || sparse_nbytes == UINT64_MAX) {

@@ -37,7 +37,8 @@ size_t list(const uint64_t* masks, size_t n, LineFetcher* fetcher, uint32_t* pla
 
 template <class T, bool kOrdered>
 inline uint64_t steps_at(const Layout& dtype, const uint8_t* words, const uint8_t* base, const uint32_t* places,
-                         size_t count, LineFetcher* fetcher, uint8_t* __restrict exponents, uint64_t* __restrict steps) {
+                         size_t count, LineFetcher* fetcher, uint8_t* __restrict exponents,
+                         uint64_t* __restrict steps) {
   constexpr size_t kAtOnce = 256;
   const ExponentOf exponent_of(dtype);
   uint64_t largest = 0;
@@ -112,7 +113,8 @@ void divide(const Layout& dtype, const uint8_t* base, size_t n, const StepClasse
             ClassWords* divided) {
   with_words(dtype, [&](auto word, auto) {
     using T = decltype(word);
-    if (divided_classes(classes.count) == kMaxClasses) return divide_into<T, kMaxClasses>(base, n, classes, fetcher, divided);
+    if (divided_classes(classes.count) == kMaxClasses)
+      return divide_into<T, kMaxClasses>(base, n, classes, fetcher, divided);
     divide_into<T, kFewClasses>(base, n, classes, fetcher, divided);
   });
 }

@@ -79,8 +79,8 @@ class Known(NamedTuple):
 
 
 class NewFrames:
-    """Tensors, perhaps bases, and the slots that their frames go to. Each call may find other content there. Serves
-    many threads.
+    """Tensors, perhaps bases, and the slots that frames go to. Each call may find other content there. Serves many
+    threads.
 
     Holds addresses alone: the caller keeps tensors and slots alive.
     """
