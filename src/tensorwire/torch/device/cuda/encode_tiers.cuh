@@ -1,43 +1,161 @@
 // Blocks of profile fast, encoded: kinds cascade and cascade2 with any tier shape and the rest verbatim, constant, or
 // stored.
 //
-//   Tiers<WIDTHS> tiers = sample_tiers<L, WIDTHS>(words, n, room);
+//   Tiers<WIDTHS> tiers = sample_tiers<L, WIDTHS, WHOLE>(words, n, room);
 //   Encoded block = encode_tiers<L, WIDTHS, WHOLE>(words, n, tiers, align, out, capacity, room);
 //
 //   WIDTHS    four bits for each tier, as in words.cuh: 0x8322 for 2, 2, 3
 //   room      of shared memory, by tiers_room_for
 //   the rest as in encode.cuh
 //
-// All kEncoders threads of a block of threads take part. The next tier reads its numbers from the list of what escapes
-// (escape_list.cuh), and writes its own escapes to the front of it.
+// All kEncoders threads of a block of threads take part. A warp takes four runs at a time, a lane eight neighbouring
+// numbers of each row. Those that escape come to the front of eight bytes, which are set into a list: where, warps tell
+// each other at each step. The next tier reads its numbers from the list, and writes its own escapes to the front of
+// it.
 #pragma once
-#include "escape_list.cuh"
+#include "sample_tiers.cuh"
 
-// A tier shape: exponents that tier T names, those that tiers before it do, and its variant: from 8 on of cascade2.
-template <u32 WIDTHS, int T>
-struct TierOf {
-  static constexpr int WIDTH = width_of(WIDTHS, T);
-  static constexpr u32 NAMED = (1u << WIDTH) - 1, BEFORE = TierOf<WIDTHS, T - 1>::BEFORE + TierOf<WIDTHS, T - 1>::NAMED;
-};
-template <u32 WIDTHS>
-struct TierOf<WIDTHS, 0> {
-  static constexpr u32 NAMED = 0, BEFORE = 0;
+constexpr u32 kStepRuns = 4 * kEncodingWarps;  // runs of all warps at once
+
+// What a lane has of a run: two groups of each of four rows.
+struct Eights {
+  static constexpr int LEAD = 2, ROWS = 4, V = 2;
+  static constexpr u32 STRIDE = 16;
 };
 
-FOLDED u32 variant_of(u32 widths) {
-  constexpr u32 shapes[] = {0x8322, 0x83222, 0x822212, 0x832112, 0x8321,  0x83111,  0x833,
-                            0x81,   0x84,    0x83,     0x83334,  0x82223, 0x822111, 0x821112};
-  u32 variant = 0;
-  while (shapes[variant] != widths) variant++;
-  return variant;
+// Numbers of a tier -------------------------------------------------------------------------------------------------
+
+// 0x80 in each byte that is `least` or more, of 128 at most.
+DEV u32 at_least(u32 octets, u32 least) {
+  return (((octets & 0x7f7f7f7fu) + (128 - least) * kOnes) | octets) & 0x80808080u;
 }
 
-// What tiers name, by samples.
-template <u32 WIDTHS>
-struct Tiers {
-  u32 lo, below[last_tier(WIDTHS) + 1];  // a_k for tier k
-  bool alike;                            // all words that were looked at are equal
+// From words to steps from an exponent `lo`, a byte each, and to the bytes of their rests.
+template <class L>
+struct Steps {
+  u32 added;
+
+  METHOD explicit Steps(u32 lo) : added(L::EXPONENT_BITS == 8 ? (256 - lo & 255) * 0x01000100u : (128 - lo) * kOnes) {}
+
+  METHOD u32 of_group(const u32* words, u32* rest) const {
+    u32 x = split_group<L, 1>(words, rest);
+    if constexpr (L::EXPONENT_BITS < 8) {
+      return (x + added) ^ 0x80808080u;  // exponents are so few that no byte carries
+    } else {
+      static_assert(L::NBYTES == 2 && L::MANTISSA_BITS == 7, "bfloat16");
+      // Without signs the lower byte of a word takes the carry of the word before it.
+      u32 first = words[0] & 0x7fff7fffu, second = words[1] & 0x7fff7fffu;
+      return prmt(add_scaled(first, 2, added), add_scaled(second, 2, added), 0x7531);
+    }
+  }
 };
+
+// What a lane has of a run: digits, a byte each, and what the list gets: steps of the exponents that escape, and zeros.
+struct Numbers {
+  u32 digits[Eights::ROWS][Eights::V], listed[Eights::ROWS][Eights::V];
+  u32 escapes[Eights::ROWS];  // of both groups: 0x08 in bytes of the first one, 0x80 in those of the second
+
+  // A row, from its steps. Tiers so far name the first END; `low` has the digits of those that this one names, in its
+  // lowest W bits.
+  template <int W, u32 END>
+  METHOD void set(int k, const u32* steps, const u32* low) {
+    u32 escaped[Eights::V];
+#pragma unroll
+    for (int v = 0; v < Eights::V; v++) {
+      escaped[v] = at_least(steps[v], END);
+      u32 mask = sign_bytes(escaped[v]);
+      digits[k][v] = (low[v] | mask) & ((1u << W) - 1) * kOnes;
+      listed[k][v] = steps[v] & mask;
+    }
+    escapes[k] = escaped[0] >> 4 | escaped[1];
+  }
+
+  // How many escape, by rows, a byte each.
+  METHOD u32 counts() const {
+    u32 first = prmt(__popc(escapes[0]), __popc(escapes[1]), 0x1140);
+    u32 second = prmt(__popc(escapes[2]), __popc(escapes[3]), 0x1140);
+    return prmt(first, second, 0x5410);
+  }
+
+  // Which of a row's eight do, from bit 2 on.
+  METHOD u32 set_of_row(int k) const { return __umulhi(escapes[k], 0x81020400u) & 0x3fc; }
+};
+
+// Where a lane's escapes belong in the list, of STEPS times the runs of all warps; and how many all warps have. A
+// barrier is in it: what was read of the list before may then be written. A warp without numbers has `any` false.
+template <int STEPS>
+struct Places {
+  static_assert(STEPS <= 2, "counts are 16 bits each");
+  u32 first[STEPS];   // of the run
+  u32 before[STEPS];  // in the run, by rows, a byte each
+  u32 found;
+
+  METHOD Places(const Numbers* numbers, bool any, u32 begin, u32* counts) {
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, earlier = 0, total = 0;
+    if (any) {
+#pragma unroll
+      for (int s = 0; s < STEPS; s++) {
+        u32 own = numbers[s].counts(), rows = own;
+#pragma unroll
+        for (int distance = 1; distance < 8; distance *= 2) rows = add_before<8>(rows, distance);
+        before[s] = rows - own;
+        rows = __shfl_sync(kAll, rows, lane | 7);
+        before[s] += rows * (kOnes << 8);
+        earlier += add_bytes(rows, 0) << 16 * s;
+      }
+      u32 sum = add_before<32>(add_before<32>(earlier, 8), 16);
+      total = __shfl_sync(kAll, sum, 31);
+      earlier = sum - earlier;
+    }
+    if (lane == 0) counts[warp] = total;
+    __syncthreads();
+    u32 count = lane < kEncodingWarps ? counts[lane] : 0;
+    earlier += __reduce_add_sync(kAll, lane < warp ? count : 0);
+    total = __reduce_add_sync(kAll, count);
+    found = 0;
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+      first[s] = begin + found + (earlier >> 16 * s & 0xffff);
+      found += total >> 16 * s & 0xffff;
+    }
+  }
+};
+
+// For each set of eight bytes selectors of prmt: those in the set, then the first that is not.
+struct Selectors {
+  u32 of[256];
+
+  FOLDED Selectors() : of() {
+    for (u32 set = 0; set < 256; set++) {
+      for (u32 i = 8; i-- > 0;)
+        if (~set >> i & 1) of[set] = i * 0x11111111u;
+      for (u32 i = 8; i-- > 0;)
+        if (set >> i & 1) of[set] = of[set] << 4 | i;
+    }
+  }
+};
+CONSTANT Selectors kSelectors;
+
+// Set what escapes into the list, whose bytes are zero there.
+DEV void list_escapes(const Numbers& numbers, shared_at first, u32 before, const u32* selectors) {
+  u32 selector[Eights::ROWS], behind[Eights::ROWS];
+  shared_at words[Eights::ROWS];
+#pragma unroll
+  for (int k = 0; k < Eights::ROWS; k++) selector[k] = *(const u32*)((const u8*)selectors + numbers.set_of_row(k));
+#pragma unroll
+  for (int k = 0; k < Eights::ROWS; k++) {
+    u32 low = prmt(numbers.listed[k][0], numbers.listed[k][1], selector[k]);
+    u32 high = prmt(numbers.listed[k][0], numbers.listed[k][1], selector[k] >> 16);
+    shared_at at = add_byte(before, k, first);
+    words[k] = at & ~3u;
+    or_shared<0>(words[k], __funnelshift_l(0, low, at * 8));
+    or_shared<4>(words[k], __funnelshift_l(low, high, at * 8));
+    behind[k] = __funnelshift_l(high, 0, at * 8);
+  }
+  if ((behind[0] | behind[1] | behind[2] | behind[3]) == 0) return;  // so it is up to 5 of 8
+#pragma unroll
+  for (int k = 0; k < Eights::ROWS; k++) or_shared<8>(words[k], behind[k]);
+}
 
 // Tiers -------------------------------------------------------------------------------------------------------------
 
@@ -225,76 +343,6 @@ DEV bool encode_later(const Tiers<WIDTHS>& tiers, u32 start, u32* out, Streams<W
     }
     return true;
   }
-}
-
-// The choice --------------------------------------------------------------------------------------------------------
-
-// For each exponent how many samples have a lower one, to counters[0 .. 256]; whether all of them are equal. `sums` is
-// a number for each warp.
-template <class L>
-DEV bool sample_words(const u8* words, u32 n, u32* counters, u32* sums) {
-  u32 t = threadIdx.x, lane = t & 31, warp = t >> 5, share = n / kEncoders, first = word_at<L>(words, 0);
-  counters[t] = 0;
-  if (t < 4) counters[kUnlike - 1 + t] = 0;
-  __syncthreads();
-  // Four neighbours from a place in each share that is never the same: content may repeat from one share to the next.
-  u32 place = t * share + (t * 158 % 256 * (share - min(share, kSamplesOfThread)) >> 8), unlike = 0;
-  u32 word[kSamplesOfThread];
-#pragma unroll
-  for (u32 i = 0; i < kSamplesOfThread; i++)
-    word[i] = word_at<L>(words, n > kSampled ? place + i : (kSamplesOfThread * t + i) * n / kSampled);
-#pragma unroll
-  for (u32 i = 0; i < kSamplesOfThread; i++) {
-    unlike |= word[i] ^ first;
-    atomicAdd(&counters[exponent_of<L>(word[i])], 1u);
-  }
-  bool any = __any_sync(kAll, unlike != 0);
-  __syncthreads();
-  u32 own = counters[t], sum = own;
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) sum = add_before<32>(sum, distance);
-  if (lane == 31) sums[warp] = sum | any << 16;
-  __syncthreads();
-  u32 of_warp = lane < kEncodingWarps ? sums[lane] : 0;
-  counters[t] = sum - own + (__reduce_add_sync(kAll, lane < warp ? of_warp : 0) & 0xffff);
-  if (t == 0) counters[256] = kSampled;
-  __syncthreads();
-  return __reduce_max_sync(kAll, of_warp) >> 16 == 0;
-}
-
-// Tiers from T on, each the interval of most samples.
-template <int EXPONENTS, u32 WIDTHS, int T>
-DEV void choose_later(Tiers<WIDTHS>& tiers, u32 start, const u32* before) {
-  if constexpr (T <= last_tier(WIDTHS)) {
-    constexpr u32 NAMED = TierOf<WIDTHS, T>::NAMED, ALL = TierOf<WIDTHS, T + 1>::BEFORE;
-    u32 lane = threadIdx.x & 31, begin = start - lane, most = 0;
-    if (lane <= min(NAMED, start) && begin + ALL <= EXPONENTS)
-      most = (before[begin + ALL] - before[begin]) << 5 | (31 - lane);
-    tiers.below[T] = 31 - (__reduce_max_sync(kAll, most) & 31);
-    choose_later<EXPONENTS, WIDTHS, T + 1>(tiers, start - tiers.below[T], before);
-  }
-}
-
-// Choose what the tiers name as the core does, but by samples.
-template <class L, u32 WIDTHS>
-DEV Tiers<WIDTHS> sample_tiers(const u8* words, u32 n, const TiersRoom& room) {
-  constexpr u32 EXPONENTS = 1 << L::EXPONENT_BITS, NAMED = TierOf<WIDTHS, 1>::NAMED;
-  static_assert(TierOf<WIDTHS, last_tier(WIDTHS) + 1>::BEFORE <= EXPONENTS, "a shape that names more exponents");
-  u32 t = threadIdx.x;
-  u32* counters = room.samples.counters;
-  room.selectors[t] = kSelectors.of[t];
-#pragma unroll 1
-  for (u32 i = 16 * t; i < list_nbytes(n) + kListSlack; i += 16 * kEncoders) *(uint4*)(room.list + i) = {0, 0, 0, 0};
-  Tiers<WIDTHS> tiers;
-  tiers.alike = sample_words<L>(words, n, counters, room.found);
-  u32 most = t + NAMED <= EXPONENTS ? (counters[t + NAMED] - counters[t]) << 8 | (255 - t) : 0;
-  most = __reduce_max_sync(kAll, most);
-  if (t % 32 == 0) room.found[kEncodingWarps + t / 32] = most;
-  __syncthreads();
-  most = t % 32 < kEncodingWarps ? room.found[kEncodingWarps + t % 32] : 0;
-  tiers.lo = 255 - (__reduce_max_sync(kAll, most) & 255);
-  choose_later<EXPONENTS, WIDTHS, 2>(tiers, tiers.lo, counters);
-  return tiers;
 }
 
 // Blocks ------------------------------------------------------------------------------------------------------------
