@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ....codec import compress_bound
 from ..nvidia import driver_for
 from .encoding import PROFILES
-from .new_frames import CODINGS, Known, NewFrames, placed
+from .new_frames import Known, NewFrames
+from .operands import CODINGS, placed
 
 if TYPE_CHECKING:
     from ....codec import Profile

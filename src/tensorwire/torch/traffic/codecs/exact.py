@@ -58,7 +58,7 @@ class Exact:
 
     def _encode_there(self, tensor: Tensor, base: Tensor | None) -> Tensor | None:
         from ...device import encode_into
-        from ...device.writing.new_frames import CODINGS
+        from ...device.writing.operands import CODINGS
 
         if tensor.numel() == 0 or tensor.dtype not in CODINGS:
             return None
