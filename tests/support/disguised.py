@@ -18,12 +18,14 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from tensorwire.torch import ops, prepared
 from tensorwire.torch.device.frame import DeviceFrame
-from tensorwire.torch.frames import open_frame
+from tensorwire.torch.device.writing.dense import encode_dense
+from tensorwire.torch.frames import new_frame, open_frame
 from tensorwire.torch.frames.open_frame import Origin, attach, opened
 from tensorwire.torch.products.linear import FUSED_ORDER
 from tensorwire.torch.tensors.lazy import LazyTensor
 
 if TYPE_CHECKING:
+    from tensorwire.codec import Profile
     from tensorwire.torch.device.driver import Driver
     from tensorwire.torch.products.joint import Member
 
@@ -193,6 +195,8 @@ class DisguisedDevice(TorchDispatchMode):
             torch._C._set_only_lift_cpu_tensors(True)
             self._opened_by = open_frame._open_on_device
             open_frame.open_on_devices_by(self._open)
+            self._encoded_by = new_frame._encode_on_device
+            new_frame.encode_on_devices_by(self._encode)
             self._joined_by = prepared._joint
             if self._driver is None:
                 prepared._joint = DisguisedJoint
@@ -210,6 +214,8 @@ class DisguisedDevice(TorchDispatchMode):
             torch._C._set_only_lift_cpu_tensors(self._lifted)
             assert self._opened_by is not None
             open_frame.open_on_devices_by(self._opened_by)
+            assert self._encoded_by is not None
+            new_frame.encode_on_devices_by(self._encoded_by)
             prepared._joint = self._joined_by
 
     def _open(self, frame: torch.Tensor) -> Any:
@@ -217,6 +223,9 @@ class DisguisedDevice(TorchDispatchMode):
         self.launched("open")
         assert isinstance(frame, Disguised)
         return DisguisedFrame(self, frame) if self._driver is None else DeviceFrame(frame, driver=self._driver)
+
+    def _encode(self, tensor: torch.Tensor, profile: Profile) -> torch.Tensor | None:
+        return None if self._driver is None else encode_dense(tensor, profile, driver=self._driver)
 
     def launched(self, what: str) -> None:
         self.calls[f"tensorwire: {what}"] += 1

@@ -1,13 +1,15 @@
 """Tensors that stay compressed in memory, under PyTorch.
 
 Importing it needs PyTorch 2.5 or later. It registers the package with transformers, which it does not import: that
-happens when transformers is imported, before or after. What opens frames on a device is imported when the first one is.
+happens when transformers is imported, before or after. What opens and makes frames on a device is imported when the
+first one is.
 """
 
 from typing import TYPE_CHECKING
 
 from .._ground.packages import is_older
 from . import torch_version  # noqa: F401 - raises where torch is missing or too old
+from .frames.new_frame import encode_on_devices_by
 from .frames.open_frame import FrameThere, open_on_devices_by
 from .installed import install, uninstall
 from .integrations import training  # noqa: F401 - registers a hook
@@ -21,6 +23,8 @@ from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ..codec import Profile
 
 __all__ = [
     "CompressedTensor",
@@ -74,4 +78,11 @@ def _open_on_device(frame: "Tensor") -> FrameThere:
     return DeviceFrame(frame)
 
 
+def _encode_on_device(tensor: "Tensor", profile: "Profile") -> "Tensor | None":
+    from .device.writing.dense import encode_dense
+
+    return encode_dense(tensor, profile)
+
+
 open_on_devices_by(_open_on_device)
+encode_on_devices_by(_encode_on_device)

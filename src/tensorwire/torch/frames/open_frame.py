@@ -19,6 +19,7 @@ from .team import team
 from .turn import is_capturing
 
 if TYPE_CHECKING:
+    from ...codec import FrameInfo
     from types import TracebackType
 
     from torch import Tensor
@@ -293,11 +294,13 @@ class AnyFrame(Protocol):
     """What an operator needs of an open frame, on any device.
 
     Attributes:
+        info: FrameInfo.
         dtype, shape: of the tensor.
         rows: ``rows(ids, out)`` writes ``tensor[ids]`` to `out`, contiguous, for int32 or int64 on the same device, and
             does not wait for them; None if no kernel does that.
     """
 
+    info: FrameInfo
     dtype: torch.dtype
     shape: tuple[int, ...]
 

@@ -13,10 +13,10 @@ from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map_only
 
 from ..._ground.version import __version__
-from ...codec import compress
 from ...errors import UnsupportedTensorError
 from .. import ops
-from ..frames.open_frame import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, sendable
+from ..frames.new_frame import new_frame
+from ..frames.open_frame import check_unchanged, copy_of, opened_anywhere, sendable
 from .dense import become_trainable
 from .elsewhere import NO_ADDRESS, Elsewhere, check_not_offloaded, home_of, pickling
 from .lazy import DENSE_MEMORY, LazyTensor, kind_of, refused_write
@@ -95,7 +95,8 @@ class CompressedTensor(LazyTensor):
 
     @classmethod
     def from_dense(cls, tensor: Tensor, profile: Profile = "fast", *, linear_mode: str = "exact") -> CompressedTensor:
-        """Compress a tensor, on the CPU; the result is on the tensor's device.
+        """Compress a tensor; the result is on its device. There kernels compress BF16, F16 and F8 in profiles "fast" and
+        "resident", if it is a GPU with NVRTC; else the CPU does.
 
         Args:
             tensor: of any dtype that both torch and safetensors have; one that is not contiguous is copied first.
@@ -106,10 +107,7 @@ class CompressedTensor(LazyTensor):
         """
         if isinstance(tensor, CompressedTensor):
             tensor = tensor.decode()
-        # One copy, into memory of exactly this size that torch owns.
-        frame = torch.frombuffer(bytearray(compress(tensor.detach().cpu(), profile=profile)), dtype=torch.uint8)
-        compressed = cls(attach(frame, Origin(verify=False)), linear_mode=linear_mode)
-        return cast("CompressedTensor", compressed.to(tensor.device))
+        return cast("CompressedTensor", cls(new_frame(tensor, profile), linear_mode=linear_mode).to(tensor.device))
 
     def decode(self) -> Tensor:
         """The dense tensor, new memory on the same device.
@@ -369,7 +367,7 @@ def offloaded(tensor: CompressedTensor, elsewhere: Elsewhere, frame: Tensor) -> 
 
 def _compressed_as(tensor: CompressedTensor, values: Tensor) -> CompressedTensor:
     """Other values, compressed with what the tensor was compressed with."""
-    profile = opened(tensor.frame.cpu()).info.profile
+    profile = opened_anywhere(tensor.frame).info.profile
     return CompressedTensor.from_dense(values, profile, linear_mode=tensor.linear_mode)
 
 

@@ -10,13 +10,12 @@ import torch
 from ....codec import byte_view, compress, compress_bytes, num_threads
 from ....errors import DoesNotFit, UnsupportedTensorError
 from .kept import Kept, driver_of
-from .new_frames import CODINGS, Known, NewFrames
+from .new_frames import ALIGNMENT, CODINGS, Known, NewFrames, placed
 
 if TYPE_CHECKING:
     from ....codec import Profile
 
-_PROFILES = ("resident", "fast")
-_ALIGNMENT = 16  # of tensors and slots, for kernels
+PROFILES = ("resident", "fast")
 
 
 def encode_into(
@@ -72,7 +71,7 @@ def encode_into(
         for number, (tensor, slot) in enumerate(zip(tensors, out, strict=True)):
             sizes[number] = _encode_on_host(tensor, bases and bases[number], slot, profile)
         return
-    tensors, bases = [_placed(tensor) for tensor in tensors], bases and [_placed(each) for each in bases]
+    tensors, bases = [placed(tensor) for tensor in tensors], bases and [placed(each) for each in bases]
     known = Known(hashes is not None, base_hashes is not None)
     places = [(each.data_ptr(), each.dtype, each.shape) for each in (*tensors, *(bases or ()), *out)]
     key = (driver, profile, known, tuple(places))
@@ -99,15 +98,18 @@ def _check(
         if tensor.device != device:
             raise ValueError(f"expected tensor {number} on {device}, as sizes are, got one on {tensor.device}")
         _check_numbers(f"slot {number}", slot, torch.uint8, (slot.numel(),), device)
-        if device.type != "cpu" and slot.data_ptr() % _ALIGNMENT:
-            raise ValueError(f"expected slot {number} at a multiple of {_ALIGNMENT} bytes, got {slot.data_ptr():#x}")
+        if device.type != "cpu" and slot.data_ptr() % ALIGNMENT:
+            raise ValueError(f"expected slot {number} at a multiple of {ALIGNMENT} bytes, got {slot.data_ptr():#x}")
 
 
 def _check_bases(
     tensors: list[torch.Tensor], bases: list[torch.Tensor] | None, profile: str, base_hashes: torch.Tensor | None
 ) -> None:
-    if profile not in _PROFILES or (bases is not None and profile != "fast"):
-        raise ValueError(f"expected profile {' or '.join(_PROFILES)}, and fast with a base, got {profile!r}")
+    if profile not in PROFILES or (bases is not None and profile != "fast"):
+        relative = "" if bases is None else " with a base"
+        raise ValueError(
+            f"expected profile 'resident' or 'fast', and 'fast' for relative ones, got {profile!r}{relative}"
+        )
     if bases is None:
         if base_hashes is not None:
             raise ValueError("expected a base with base_hashes, got none; leave base_hashes out")
@@ -146,12 +148,6 @@ def _encode_on_host(tensor: torch.Tensor, base: torch.Tensor | None, slot: torch
         return len(compress(content, base=old, out=out, dtype=name, shape=shape, profile=profile))
     except DoesNotFit:
         return 0
-
-
-def _placed(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as kernels read it."""
-    tensor = tensor.detach().contiguous()
-    return tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor
 
 
 _kept: Kept[NewFrames] = Kept()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..driver import Driver
     from ..plan import Array
 
+ALIGNMENT = 16  # of tensors and slots
 _THREADS, _AT_ONCE = 256, 3  # of a block of threads; blocks on a processor
 _LEAF_NBYTES = 1 << 17  # of content (docs/format.md)
 _LEAF, _BASE_LEAF = 1 << 31, 3 << 30  # write_blocks.cuh, write_steps.cuh
@@ -64,6 +65,12 @@ CODINGS = {
 }
 
 
+def placed(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as kernels read it: a copy, unless it is contiguous and at a multiple of ALIGNMENT bytes."""
+    tensor = tensor.detach().contiguous()
+    return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
+
+
 class Known(NamedTuple):
     """Which content hashes calls give."""
 
@@ -72,7 +79,8 @@ class Known(NamedTuple):
 
 
 class NewFrames:
-    """Tensors, perhaps bases, and the slots that their frames go to. Each call may find other content there. Serves many threads.
+    """Tensors, perhaps bases, and the slots that frames go to. Each call may find other content there. Serves many
+    threads.
 
     Holds addresses alone: the caller keeps tensors and slots alive.
     """
