@@ -364,6 +364,9 @@ FOLDERS = {
     },
     "torch/device/writing": {
         "encoding": {"new_frames"},
+        "page_writing": {"new_frames", "page_tensors"},
+        "page_reading": {"new_frames", "page_tensors", "status"},
+        "pages": {"kept", "page_reading", "page_writing"},
     },
     "torch/device/triton": {
         "blocks": {"fields"},

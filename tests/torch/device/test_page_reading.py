@@ -123,7 +123,7 @@ def test_frames_of_the_host(dtype: str, page_words: int) -> None:
 
 @pytest.mark.parametrize("dtype", NAMES)
 def test_every_size(dtype: str) -> None:
-    """Of pages that are short, and their runs."""
+    """Pages that are short, and runs that are."""
     driver = StandIn(checked=True)
     for page_words in (*range(1, 9), 31, 33, 100, 255, 257, 511, 767):
         contents = [words_of(dtype, page_words, odd) for odd in (0, 0.05)]
@@ -140,7 +140,7 @@ def test_every_size(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16"])
 def test_several_blocks(dtype: str) -> None:
-    """Of all codings, the last one short or not."""
+    """They have all codings; the last one is short or not."""
     tier = Cascade(table=2, variant=0 if dtype == "BF16" else 1)
     driver = StandIn(checked=True)
     for page_words in (2048, 1900):
@@ -220,7 +220,7 @@ def test_32_bit_numbers() -> None:
 
 
 def test_other_tensors() -> None:
-    """Of another dtype or size; relative; or of a profile that the host decodes."""
+    """One has another dtype, or another size, is relative, or has a profile that the host decodes."""
     data = words_of("BF16", 512, 0.01)
     frames = [
         host_frame(data, "F16"),

@@ -151,7 +151,7 @@ def test_arguments() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_thousands_of_pages_there_and_back(dtype: torch.dtype, driver: StandIn | None) -> None:
-    """Of all sizes to 65,536 words, most of them small."""
+    """They have all sizes to 65,536 words; most are small."""
     generator = registry.rng(f"sizes {dtype}")
     for number in range(250):
         n = int(2 ** generator.uniform(0, 16))

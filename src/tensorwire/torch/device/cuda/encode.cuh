@@ -140,7 +140,7 @@ DEV u32 one_tier_nbytes(u32 n) {
 // What escapes of the pairs of a warp that `escaping` tells, from `first` on, and of the run that is short; how many.
 // The list gets as many as it has room for.
 template <class L, bool WHOLE>
-COLD u32 list_escapes(const u8* words, u32 n, u32 lo, u8* out, u32 first, u32 escaping, u8* list, u32 list_nbytes) {
+DEV u32 list_escapes(const u8* words, u32 n, u32 lo, u8* out, u32 first, u32 escaping, u8* list, u32 list_nbytes) {
   Encoding<L, WHOLE> block(words, (u32*)out, n, lo);
   u32 found = 0;
 #pragma unroll 1
@@ -149,6 +149,12 @@ COLD u32 list_escapes(const u8* words, u32 n, u32 lo, u8* out, u32 first, u32 es
   if (!WHOLE && threadIdx.x >> 5 == kEncodingWarps - 1 && n % 256)
     found = encode_short_run(block, lo, list, list_nbytes, found);
   return found;
+}
+
+// The same for a warp whose list was too short: to where all of them go.
+template <class L, bool WHOLE>
+COLD void write_escapes(const u8* words, u32 n, u32 lo, u8* out, u32 first, u32 escaping, u8* to, u32 found) {
+  list_escapes<L, WHOLE>(words, n, lo, out, first, escaping, to, found);
 }
 
 // The escapes of a warp.
@@ -195,7 +201,7 @@ DEV Encoded encode_block(const u8* words, u32 n, Sampled sampled, u32 align, u8*
     if (nbytes < raw && escapes <= kMostEscapes && nbytes <= capacity) {
       u8 *list = room.lists + warp * room.list_nbytes, *to = out + streams + own.earlier;
       if (own.found > room.list_nbytes)
-        list_escapes<L, WHOLE>(words, n, sampled.lo, out, own.first, own.escaping, to, own.found);
+        write_escapes<L, WHOLE>(words, n, sampled.lo, out, own.first, own.escaping, to, own.found);
       else
 #pragma unroll 1
         for (u32 i = lane; i < own.found; i += 32) to[i] = list[i];

@@ -6,9 +6,8 @@
 //   pool          u8: num_pages pages of page_words words, 1 to 65,536, one behind the other
 //   page_ids      i32 or i64, as id_nbytes says: which page each frame is of
 //   out           u8: slots, slot_stride bytes apart, each at a multiple of 16 bytes
-//   sizes         u32: of each frame. 0: there is no such page, or its frame is larger than slot_nbytes. Then nothing
-//   is
-//                 written behind the slot, which may hold anything.
+//   sizes         u32: of each frame; 0 if there is no such page, or if its frame is larger than slot_nbytes. The slot
+//                 may hold anything then; nothing is written behind it.
 //   slot_nbytes   bytes of a slot that may be written, at least frame_nbytes
 //   frame_nbytes  a multiple of 32 bytes: of a frame, by padding, unless its block takes more
 //   Grid (frames, 1, 1), kEncoders threads. Shared memory: 64 bytes for each KiB of a page, and kPageRoom.

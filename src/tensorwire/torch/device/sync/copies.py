@@ -12,13 +12,15 @@ from ....errors import UnsupportedTensorError
 from ....files.frame_file import Stored
 from ....files.writer import may_save, saves
 from ....sync.copies import Encoded
-from ..writing.encoding import ENCODED, encode_into
+from ..writing.encoding import encode_into
 from ..writing.hashes import content_hashes
+from ..writing.new_frames import CODINGS
 
 if TYPE_CHECKING:
     from ....codec import Profile
     from ....sync.versions import Tensor
 
+_CONTENT_HASH = slice(80, 96)  # of a frame (docs/format.md)
 _READY_NBYTES = 256 << 20
 """Frames are fetched once their slots have so many bytes."""
 
@@ -35,6 +37,18 @@ class DeviceView(NamedTuple):
         return self.tensor.nbytes
 
 
+class _Copy(NamedTuple):
+    """A copy of a tensor.
+
+    Attributes:
+        content: flat.
+        hash: of the content, uint8, (1, 16), on the device; None if it is not known there.
+    """
+
+    content: torch.Tensor
+    hash: torch.Tensor | None
+
+
 class _Waiting(NamedTuple):
     """A tensor whose frame is being written.
 
@@ -45,14 +59,14 @@ class _Waiting(NamedTuple):
 
     name: str
     view: DeviceView
-    copy: torch.Tensor
+    copy: _Copy
     base_hash: str | None
     slot: torch.Tensor | None
     size: torch.Tensor | None
 
 
 class DeviceCopies:
-    """Implements Copies. A copy is a flat tensor beside the one that was published.
+    """Implements Copies. A copy lies beside the tensor that was published.
 
     What a caller does with a tensor on the same stream, once it was put, comes after the frame in its turn.
     """
@@ -75,53 +89,53 @@ class DeviceCopies:
             )
         return DeviceView(dtype, tuple(array.shape), array.detach().contiguous())
 
-    def copy(self, view: DeviceView) -> tuple[torch.Tensor, str]:
-        (found,) = content_hashes([view.tensor]).cpu().numpy()
-        return view.tensor.clone().flatten(), found.tobytes().hex()
+    def copy(self, view: DeviceView) -> tuple[_Copy, str]:
+        found = content_hashes([view.tensor])
+        return _Copy(view.tensor.clone().flatten(), found), found.cpu().numpy().tobytes().hex()
 
-    def load(self, view: DeviceView, content: memoryview) -> torch.Tensor:
+    def load(self, view: DeviceView, content: memoryview) -> _Copy:
         found = torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0, dtype=torch.uint8)
-        return found.to(view.tensor.device).view(view.tensor.dtype)
+        return _Copy(found.to(view.tensor.device).view(view.tensor.dtype), None)
 
-    def put(self, name: str, view: DeviceView, copy: torch.Tensor | None, base_hash: str | None) -> None:
-        new, dtype = view.tensor.flatten(), view.dtype
-        slot = size = None
-        if view.tensor.dtype in ENCODED and may_save(dtype, view.nbytes):
-            nbytes = compress_bound(dtype=dtype, shape=view.shape, profile="fast")
+    def put(self, name: str, view: DeviceView, copy: _Copy | None, base_hash: str | None) -> None:
+        new, slot, size, found = view.tensor.flatten(), None, None, None
+        if view.tensor.dtype in CODINGS and may_save(view.dtype, view.nbytes):
+            nbytes = compress_bound(dtype=view.dtype, shape=view.shape, profile="fast") + new.numel() // 4096
             slot = torch.empty(nbytes, dtype=torch.uint8, device=new.device)
             size = torch.empty(1, dtype=torch.int64, device=new.device)
-            base = None if base_hash is None or copy is None else [copy.view(view.shape)]
-            encode_into([view.tensor], [slot], size, profile="fast", base=base)
+            if base_hash is None or copy is None:
+                encode_into([view.tensor], [slot], size, profile="fast")
+            else:
+                base = copy.content.view(view.shape)
+                encode_into([view.tensor], [slot], size, profile="fast", base=[base], base_hashes=copy.hash)
+            found = slot[_CONTENT_HASH].clone().view(1, 16)
             self._slot_nbytes += nbytes
-        if copy is None:
-            copy = new.clone()
-        else:
-            copy.copy_(new)
-        self._waiting.append(_Waiting(name, view, copy, base_hash, slot, size))
+        content = new.clone() if copy is None else copy.content.copy_(new)
+        self._waiting.append(_Waiting(name, view, _Copy(content, found), base_hash, slot, size))
 
-    def put_again(self, name: str, tensor: Tensor, copy: torch.Tensor) -> None:
-        self.put(name, DeviceView(*tensor.layout, copy.view(tensor.shape)), copy, None)
+    def put_again(self, name: str, tensor: Tensor, copy: _Copy) -> None:
+        self.put(name, DeviceView(*tensor.layout, copy.content.view(tensor.shape)), copy, None)
 
     def encoded(self, *, last: bool) -> Iterator[Encoded]:
         if not last and self._slot_nbytes < _READY_NBYTES:
             return
         waiting, self._waiting, self._slot_nbytes = self._waiting, [], 0
-        sizes = [each.size for each in waiting if each.size is not None]
-        nbytes = iter(torch.cat(sizes).tolist() if sizes else [])
         for each in waiting:
-            yield self._encoded(each, next(nbytes) if each.slot is not None else 0)
+            yield self._encoded(each, 0 if each.size is None else int(each.size))
 
     def _encoded(self, each: _Waiting, nbytes: int) -> Encoded:
-        view = each.view
+        view, copy = each.view, each.copy
+        if each.slot is not None and nbytes == 0:  # no frame was written that has the hash
+            copy = copy._replace(hash=None)
         if each.slot is not None and nbytes:
             frame = _bytes_of(each.slot[:nbytes])
             info = frame_info(frame)
             if saves(nbytes, view.nbytes):
                 stored = Stored(each.name, view.dtype, view.shape, frame, True, info.content_hash)
-                return Encoded(stored, each.copy, each.base_hash)
-        content = _bytes_of(each.copy.view(torch.uint8))
+                return Encoded(stored, copy, each.base_hash)
+        content = _bytes_of(each.copy.content.view(torch.uint8))
         found = content_hash(content, threads=self._threads)
-        return Encoded(Stored(each.name, view.dtype, view.shape, content, False, found), each.copy, each.base_hash)
+        return Encoded(Stored(each.name, view.dtype, view.shape, content, False, found), copy, each.base_hash)
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:

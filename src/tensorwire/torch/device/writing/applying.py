@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,12 +50,14 @@ def apply_(
 
     In a graph, first make the call once outside: with the same frames, tensors and status, before the graph is
     captured. What it needs then stays on the device until the process ends. Each replay reads what the frames hold by
-    then. Any thread may call it, also several at once, but not with the same tensors.
+    then. Any thread may call it, also several at once, but not with the same tensors. Nothing else may write to frames
+    and tensors meanwhile.
 
     Args:
         frames: contiguous uint8 tensors of one dimension, all on one device; on a CUDA device at multiples of 16 bytes.
             Each begins with a frame; bytes may follow.
-        tensors: as many, contiguous, on the same device; on a CUDA device at multiples of 16 bytes. No two share memory.
+        tensors: as many, contiguous, on the same device; on a CUDA device at multiples of 16 bytes. No two of them
+            share memory.
         status: int32, (count,), on the same device: gets a `Status` for each, which `raise_for` makes an error of.
         verify: compare the content hashes of base and result, and check all blocks before the first word is written. A
             tensor that has the frame's content already is left as it is, with status DONE: to apply a frame twice is no
@@ -70,8 +73,8 @@ def apply_(
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
     """
     frames, tensors = list(frames), [each.detach() for each in tensors]
-    _check(frames, tensors, status)
     driver = driver_of(status.device)
+    _check(frames, tensors, status, _ALIGNMENT if driver is not None else 1)
     if driver is None:
         for number, (frame, tensor) in enumerate(zip(frames, tensors, strict=True)):
             status[number] = _apply_on_host(frame, tensor, verify)
@@ -138,7 +141,7 @@ class _Group:
             self._copied = torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(status.device))
         self._held = held
-        on_device = [held[start:stop] for start, stop in zip(places, places[1:], strict=False)]
+        on_device = [held[start:stop] for start, stop in pairwise(places)]
         words = _WORDS[int(table["word_nbytes"][0])]
         common = {"pairs": on_device[0], "opened": on_device[2], "messages": on_device[3], "status": status}
         self._open = PackedKernel(
@@ -152,11 +155,14 @@ class _Group:
         self._apply = kernel(f"take_blocks<{words}, true>", _SHARED_NBYTES)
         if verify:
             self._check = kernel(f"take_blocks<{words}, false>", _SHARED_NBYTES)
-            self._compare_bases, self._compare_results = kernel("hash_leaves<false>"), kernel("hash_leaves<true>")
+            self._compare_bases = kernel("compare_tensors<false>")
+            self._compare_results = kernel("compare_tensors<true>")
 
     def launch(self, stream: int) -> None:
         if self._copied is not None and not is_capturing(self._held.device):
-            torch.cuda.current_stream(self._held.device).wait_event(self._copied)
+            current = torch.cuda.current_stream(self._held.device)
+            current.wait_event(self._copied)
+            self._held.record_stream(current)  # which may be another one than that of the memory
         self._open.launch(stream, self._count)
         if self._verify:
             self._check.launch(stream, self._leaves, _PARTS)
@@ -169,7 +175,7 @@ class _Group:
 _kept: Kept[Batch] = Kept()
 
 
-def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torch.Tensor) -> None:
+def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torch.Tensor, alignment: int) -> None:
     count, device = len(tensors), status.device
     if len(frames) != count:
         raise ValueError(f"expected {count} frames, one for each tensor, got {len(frames)}")
@@ -195,12 +201,12 @@ def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torc
                     f"expected {name} {number} contiguous and on {device}, as status is, got one on {each.device}, "
                     f"strides {each.stride()}"
                 )
-            if device.type != "cpu" and each.data_ptr() % _ALIGNMENT:
+            if each.data_ptr() % alignment:
                 raise ValueError(
-                    f"expected {name} {number} at a multiple of {_ALIGNMENT} bytes, got {each.data_ptr():#x}"
+                    f"expected {name} {number} at a multiple of {alignment} bytes, got {each.data_ptr():#x}"
                 )
     spans = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each in tensors if each.nbytes)
-    if any(end > begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False)):
+    if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
         raise ValueError("expected tensors that share no memory, got two that do; give each one once")
 
 
@@ -217,7 +223,7 @@ def _by_words(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
 
 
 def _word_nbytes(tensor: torch.Tensor) -> int:
-    return tensor.element_size() // (2 if tensor.is_complex() else 1)
+    return int(tensor.element_size()) // (2 if tensor.is_complex() else 1)
 
 
 def _table(pairs: Sequence[tuple[int, torch.Tensor, torch.Tensor]]) -> np.ndarray[tuple[int], np.dtype[np.void]]:

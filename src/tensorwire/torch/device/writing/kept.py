@@ -39,8 +39,8 @@ def driver_of(device: torch.device) -> Driver | None:
 
 
 class Kept(Generic[T]):
-    """Those of the last calls, and those that graphs have captured: their launch data are read at each replay. Serves
-    many threads at once."""
+    """What the last calls made, and what graphs have captured: its launch data are read at each replay. Serves many
+    threads at once."""
 
     __reduce_ex__ = not_copied("addresses on a device", "make the call again")
 

@@ -79,8 +79,8 @@ class Known(NamedTuple):
 
 
 class NewFrames:
-    """Tensors, perhaps bases, and the slots that their frames go to. Each call may find other content there. Serves
-    many threads.
+    """Tensors, perhaps bases, and the slots that frames go to. Each call may find other content there. Serves many
+    threads.
 
     Holds addresses alone: the caller keeps tensors and slots alive.
     """
@@ -202,7 +202,7 @@ def _items_of(dtype: torch.dtype, infos: Sequence[FrameInfo], known: Known) -> A
 
 
 def _items(number: int, info: FrameInfo, known: Known) -> Array:
-    """Those of one tensor: its blocks, and its leaves and those of its base unless their hashes are not needed, each
+    """The items of a tensor: its blocks, and its leaves and those of its base unless their hashes are not needed, each
     before the first block that begins in it or behind."""
     blocks = np.arange(info.num_blocks, dtype=np.uint64)
     leaves = np.arange(_num_leaves(info), dtype=np.uint64)

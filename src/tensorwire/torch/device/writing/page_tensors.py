@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 ALIGNMENT = 16
-"""Of slots, for kernels; and of a pool whose words are moved 16 bytes at a time."""
+"""Bytes: slots begin at such multiples for kernels, and so does a pool whose words are moved 16 bytes at a time."""
 FRAME_UNIT = 32
 """Bytes, of which every block and every frame has a multiple."""
 RUN = 256  # words
