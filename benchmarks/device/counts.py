@@ -53,7 +53,7 @@ _PAGE_NBYTES = 49_344
 """Its bytes."""
 _PAGE_SHARED_NBYTES = 4096 + 9392
 _BLOCK_NBYTES, _WRITTEN_SHARED_NBYTES = 49_184, 3328 + 51_264
-"""Those of a block of a longer tensor, and what its kernel needs."""
+"""The bytes of a block of a longer tensor, and what its kernel needs."""
 
 
 @dataclass(frozen=True)
