@@ -100,7 +100,8 @@ class DeviceCopies:
     def put(self, name: str, view: DeviceView, copy: _Copy | None, base_hash: str | None) -> None:
         new, slot, size, found = view.tensor.flatten(), None, None, None
         if view.tensor.dtype in CODINGS and may_save(view.dtype, view.nbytes):
-            nbytes = compress_bound(dtype=view.dtype, shape=view.shape, profile="fast") + new.numel() // 4096
+            more = new.numel() // 4096  # of a relative frame, as encode_into says
+            nbytes = compress_bound(dtype=view.dtype, shape=view.shape, profile="fast") + more
             slot = torch.empty(nbytes, dtype=torch.uint8, device=new.device)
             size = torch.empty(1, dtype=torch.int64, device=new.device)
             if base_hash is None or copy is None:
