@@ -121,21 +121,6 @@ struct Places {
   }
 };
 
-// For each set of eight bytes selectors of prmt: those in the set, then the first that is not.
-struct Selectors {
-  u32 of[256];
-
-  FOLDED Selectors() : of() {
-    for (u32 set = 0; set < 256; set++) {
-      for (u32 i = 8; i-- > 0;)
-        if (~set >> i & 1) of[set] = i * 0x11111111u;
-      for (u32 i = 8; i-- > 0;)
-        if (set >> i & 1) of[set] = of[set] << 4 | i;
-    }
-  }
-};
-CONSTANT Selectors kSelectors;
-
 // Set what escapes into the list, whose bytes are zero there.
 DEV void list_escapes(const Numbers& numbers, shared_at first, u32 before, const u32* selectors) {
   u32 selector[Eights::ROWS], behind[Eights::ROWS];

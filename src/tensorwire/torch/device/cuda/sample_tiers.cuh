@@ -26,6 +26,21 @@ DEV TiersRoom tiers_room_for(u8* shared) {
   return {{(u32*)shared, nullptr, 0}, selectors, found, digits, digits + 256};
 }
 
+// For each set of eight bytes selectors of prmt: those in the set, then the first that is not.
+struct Selectors {
+  u32 of[256];
+
+  FOLDED Selectors() : of() {
+    for (u32 set = 0; set < 256; set++) {
+      for (u32 i = 8; i-- > 0;)
+        if (~set >> i & 1) of[set] = i * 0x11111111u;
+      for (u32 i = 8; i-- > 0;)
+        if (set >> i & 1) of[set] = of[set] << 4 | i;
+    }
+  }
+};
+CONSTANT Selectors kSelectors;
+
 // A tier shape: exponents that tier T names, those that tiers before it do, and its variant: from 8 on of cascade2.
 template <u32 WIDTHS, int T>
 struct TierOf {
