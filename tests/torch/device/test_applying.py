@@ -16,6 +16,7 @@ from benchmarks.synthetic_pairs import synthetic_pair  # noqa: E402
 from reference.tensorwire_reference import Constant, Kind, Same, Sparse, Stored, encode  # noqa: E402
 from tensorwire import UnsupportedTensorError  # noqa: E402
 from tensorwire.codec import torch_name  # noqa: E402
+from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.device import Status, apply_, encode_into, raise_for  # noqa: E402
 from tensorwire.torch.device.writing import applying, encoding  # noqa: E402
 from tensorwire.torch.device.writing.applying import Batch  # noqa: E402
@@ -333,3 +334,14 @@ def test_arguments_are_checked() -> None:
         apply_([frame, frame], [tensor, tensor[1]], status.expand(2).contiguous())
     with pytest.raises(UnsupportedTensorError, match=r"torch\.sparse_coo"):
         apply_([frame], [tensor.to_sparse()], status)
+
+
+def test_a_tensor_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a compressed one tells is no address."""
+    driver = StandIn()
+    monkeypatch.setattr(applying, "driver_of", lambda device: driver)
+    frame, base, _ = pair_of("BF16", 300, 0.02)
+    tensor = CompressedTensor.from_dense(bytes_tensor(base).view(torch.bfloat16))
+    with pytest.raises(UnsupportedTensorError, match="expected a tensor with memory of its own, got CompressedTensor"):
+        apply_([bytes_tensor(frame)], [tensor], torch.zeros(1, dtype=torch.int32))
+    assert not driver.launches

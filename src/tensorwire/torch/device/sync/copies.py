@@ -124,6 +124,9 @@ class DeviceCopies:
         for each in waiting:
             yield self._encoded(each, 0 if each.size is None else int(each.size))
 
+    def drop(self) -> None:
+        self._waiting, self._slot_nbytes = [], 0
+
     def _encoded(self, each: _Waiting, nbytes: int) -> Encoded:
         view, copy = each.view, each.copy
         if each.slot is not None and nbytes == 0:  # no frame was written that has the hash

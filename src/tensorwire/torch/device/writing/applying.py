@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...._ground.copies import not_copied
-from ....codec import decompress, frame_info
+from ....codec import address_of, decompress, frame_info
 from ....errors import BaseMismatchError, FormatError, UnsupportedTensorError
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
@@ -67,8 +67,8 @@ def apply_(
             tensor. A damaged one may leave wrong values, and to apply a frame twice is a mistake.
 
     Raises:
-        UnsupportedTensorError: safetensors has no name for the dtype of a tensor. Nothing is launched then, here and
-            below.
+        UnsupportedTensorError: safetensors has no name for the dtype of a tensor, or it has no memory of its own, as a
+            compressed one. Nothing is launched then, here and below.
         ValueError: lengths, dtypes, shapes, devices or places do not go together.
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
     """
@@ -190,10 +190,9 @@ def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torc
                     f"expected {name} {number} contiguous and on {device}, as status is, got one on {each.device}, "
                     f"strides {each.stride()}"
                 )
-            if each.data_ptr() % alignment:
-                raise ValueError(
-                    f"expected {name} {number} at a multiple of {alignment} bytes, got {each.data_ptr():#x}"
-                )
+            address = address_of(each)
+            if address % alignment:
+                raise ValueError(f"expected {name} {number} at a multiple of {alignment} bytes, got {address:#x}")
     spans = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each in tensors if each.nbytes)
     if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
         raise ValueError("expected tensors that share no memory, got two that do; give each one once")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ....codec import byte_view, compress, compress_bytes, num_threads
+from ....codec import address_of, byte_view, compress, compress_bytes, num_threads
 from ....errors import DoesNotFit, UnsupportedTensorError
 from ..nvidia import driver_of
 from .kept import Kept
@@ -57,8 +57,8 @@ def encode_into(
         base_hashes: the same of the bases.
 
     Raises:
-        UnsupportedTensorError: the dtype of a tensor is another one, or it has rows that are longer than the device's
-            shared memory. Nothing is launched then, here and below.
+        UnsupportedTensorError: the dtype of a tensor is another one, it has no memory of its own, as a compressed one, or
+            it has rows that are longer than the device's shared memory. Nothing is launched then, here and below.
         ValueError: there is no such profile; or lengths, dtypes, shapes or devices do not go together; or there are
             hashes of bases without these.
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
@@ -100,6 +100,7 @@ def _check(
             )
         if tensor.device != device:
             raise ValueError(f"expected tensor {number} on {device}, as sizes are, got one on {tensor.device}")
+        address_of(tensor)  # it has one
         _check_numbers(f"slot {number}", slot, torch.uint8, (slot.numel(),), device)
         if device.type != "cpu" and slot.data_ptr() % ALIGNMENT:
             raise ValueError(f"expected slot {number} at a multiple of {ALIGNMENT} bytes, got {slot.data_ptr():#x}")
@@ -126,6 +127,7 @@ def _check_bases(
                     f"expected base {number} of {fact} {getattr(tensor, fact)}, as its tensor has, got "
                     f"{getattr(base, fact)}"
                 )
+        address_of(base)  # it has one
     if tensors and base_hashes is not None:
         _check_numbers("base_hashes", base_hashes, torch.uint8, (len(tensors), 16), tensors[0].device)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ....codec import address_of
 from .operands import ALIGNMENT
 
 FRAME_UNIT = 32
@@ -16,13 +17,15 @@ def check_tensors(
     pool: torch.Tensor, page_ids: torch.Tensor, page_words: int, dtype: torch.dtype, *,
     least_nbytes: int = 0, **others: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Raise ValueError unless pool, numbers of pages, slots and what is told of each slot go together.
+    """Raise ValueError unless pool, numbers of pages, slots and what is told of each slot go together, and
+    UnsupportedTensorError for a pool without memory of its own.
 
     Args:
         least_nbytes: of a slot.
         others: the slots, and what is told of them, by the names of the caller's parameters.
     """
     (slots_name, slots), (told_name, told) = others.items()
+    address_of(pool)  # it has one
     if pool.dtype != dtype or pool.dim() < 1 or not pool.is_contiguous() or pool.numel() != len(pool) * page_words:
         raise ValueError(
             f"expected a contiguous pool of pages of {page_words} elements of {dtype}, got {pool.dtype}, shape "

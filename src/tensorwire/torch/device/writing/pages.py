@@ -77,7 +77,8 @@ class DevicePages:
                 it is where the pool has no such page.
 
         Raises:
-            ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then.
+            ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then, here and below.
+            UnsupportedTensorError: the pool has no memory of its own, as a compressed tensor.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
         encode_pages(pool, page_ids, out, sizes, self.page_words, self.dtype, self.frame_nbytes, driver_of(pool.device))
@@ -101,7 +102,8 @@ class DevicePages:
                 page.
 
         Raises:
-            ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then.
+            ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then, here and below.
+            UnsupportedTensorError: the pool has no memory of its own, as a compressed tensor.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
         decode_pages(frames, pool, page_ids, status, self.page_words, self.dtype, driver_of(pool.device))
