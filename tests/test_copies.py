@@ -74,18 +74,19 @@ def text_of(node: ast.expr) -> str:
     return f"{text_of(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ast.unparse(node)
 
 
-def made_in(node: ast.AST, others: set[str]) -> set[str]:
+def made_in(nodes: list[ast.AST], others: set[str]) -> set[str]:
     """The makers that are called, unless a ``with`` statement ends what they make; `others` are makers too."""
-    ended = {id(item.context_expr) for each in ast.walk(node) if isinstance(each, ast.With) for item in each.items}
-    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call) and id(each) not in ended]
+    ended = {id(item.context_expr) for each in nodes if isinstance(each, ast.With) for item in each.items}
+    calls = [each for each in nodes if isinstance(each, ast.Call) and id(each) not in ended]
     names = {text_of(call.func) for call in calls}
     return {name for name in names if MAKERS.fullmatch(name) or name in others}
 
 
 def held_by(owner: ast.ClassDef, makers: set[str]) -> set[str]:
     """What belongs to one object of a class alone."""
-    found = made_in(owner, makers) | ({text_of(base) for base in owner.bases} & BASES)
-    for node in ast.walk(owner):
+    nodes = list(ast.walk(owner))
+    found = made_in(nodes, makers) | ({text_of(base) for base in owner.bases} & BASES)
+    for node in nodes:
         if isinstance(node, ast.FunctionDef) and node.name == "__del__":
             found.add("__del__")
         if isinstance(node, ast.arg) and node.annotation is not None:
@@ -115,7 +116,7 @@ def test_each_owner_says_what_becomes_of_copies() -> None:
             if isinstance(node, ast.FunctionDef)
             and node.returns is not None
             and text_of(node.returns).removesuffix(" | None") in TYPES
-            and made_in(node, set())
+            and made_in(list(ast.walk(node)), set())
         }
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and (held := held_by(node, makers)):

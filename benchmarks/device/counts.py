@@ -27,10 +27,17 @@ _WARPS = 8
 _RUN = 256
 LATER = (8976, 5144, 2586, 389)
 """Numbers in the second and later tiers of such a block in profile `fast`, the last one as bytes left out."""
+_STEPS_NBYTES = 47_712  # of shared memory
 _GROUP_NBYTES = 4 * 9216  # of a warpgroup
 _SLOTS_NBYTES = 13 << 10  # of shared memory, for each warp that multiplies
 _COPIED_NBYTES, _ROOM_NBYTES = 2664, 20 << 10
 """Their streams, and what they need of shared memory."""
+FAST_LATER = (8976, 1336, 12)
+"""The same of such a block as a device encodes it: in tiers 2 and 3, and bytes."""
+_FAST_NBYTES = 43744
+"""What it takes."""
+_FAST_SHARED_NBYTES = 35328 + 47168
+"""Shared memory for the encoder, and for the block."""
 _TILE_WORDS = 16 * 4096
 """Words of a tile of a matrix with 4096 columns, two blocks."""
 _RESOLVED_NBYTES, _TEAMS_NBYTES = 9264, 25504
@@ -45,6 +52,8 @@ _ESCAPED_RUNS = 5
 _PAGE_NBYTES = 49_344
 """Its bytes."""
 _PAGE_SHARED_NBYTES = 4096 + 9392
+_BLOCK_NBYTES, _WRITTEN_SHARED_NBYTES = 49_184, 3328 + 51_264
+"""The bytes of a block of a longer tensor, and what its kernel needs."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,30 @@ def _of_pages() -> tuple[float, ...]:
     return sampled, whole, *uncoded, *encoded, *others, *sums, 0, 0, 3, *chain
 
 
+def _written(what: str, *, hashes: bool, most: float) -> Counted:
+    """A block of a tensor that is written to its place, with its checksum or without."""
+    pairs, once = _WORDS // _RUN // 2, 1 / _WARPS  # once: by one warp
+    sampled, constant, stored = 0, 0, (0, 0)  # few words; equal ones; such as have no digits
+    encoded = pairs / 2 / _WARPS, 0, Some(_ESCAPED_PAIRS / _WARPS, 1), Some(2 * once, 1)  # two, one; lists; the tail
+    sums, chain = (0, 0, 0, 0), (0, 0, 0)
+    if hashes:
+        sums = (_BLOCK_NBYTES // 1024 / _WARPS, once, 1, 0)  # whole pieces, and the last one
+        chain = (0, Some(once, 6), 0)  # eight of 48 pieces at a time
+    place, copies, leaf = (once, 1), (0, 0, _BLOCK_NBYTES // 4096 / 4), (0,) * 7  # where blocks before it end
+    loops = (sampled, constant, *encoded, *stored, *sums, *place, *chain, *copies, *leaf)
+    kernel, going_on = Kernel("write_blocks.cuh", "write_blocks<Resident<Bf16>>"), (1, 1, 1, once, 0, 0)
+    return Counted(what, kernel, 256, _WORDS, loops, _WRITTEN_SHARED_NBYTES, going_on, most=most, at_once=4)
+
+
+def _hashed_leaf() -> Counted:
+    """A leaf of 65,536 words, by the same kernel."""
+    once = 1 / _WARPS
+    loops = (*(0,) * 20, 127 / _WARPS, Some(once, 1), 1, 0, 0, Some(once, 15), Some(once, 7))
+    kernel, going_on = Kernel("write_blocks.cuh", "write_blocks<Resident<Bf16>>"), (1, 1, 1, 1, once, 1)
+    what = "hash a leaf beside blocks"
+    return Counted(what, kernel, 256, 2 * _WORDS, loops, _WRITTEN_SHARED_NBYTES, going_on, most=4, at_once=4)
+
+
 def _of_read_pages() -> tuple[float | Some, ...]:
     """The loops of a frame of one block that is read; much of that is for a warp or two."""
     once, runs = Some(1 / _WARPS, 1), _WORDS // _RUN
@@ -123,6 +156,23 @@ def _of_read_pages() -> tuple[float | Some, ...]:
     words = 1, 0, 0, runs / 32, 0  # the block; equal words, and lo above 240; 16 runs in two steps at once, and in one
     patches = 1, _ESCAPED_RUNS / _WARPS, 1 / 2, 1 / 2  # runs, those of them that have escapes, and these in two halves
     return *header, *index, *checks, *escapes, Some(1 / _WARPS, runs * 3 / 8 / 8), *words, *patches, 0
+
+
+def _of_fast_blocks() -> tuple[float | Some, ...]:
+    """The loops of a block of profile `fast` that is encoded into a frame, its checksum included."""
+    one = 1 / _WARPS  # by one warp
+    steps = [_warp_trips(numbers, 4) for numbers in FAST_LATER[:2]]
+    ends = [Some(one, 1), Some(one, 1), Some(one, 2)]  # of runs that are short: 2 bits; those of 3 bits
+    pieces = _FAST_NBYTES // 1024
+    return (
+        _WORDS / 4096, 0, _WORDS / _RUN / 64, 0,  # the list; equal words; runs by 64, and what is left
+        steps[0], ends[0], steps[1], *ends,  # tiers 2 and 3
+        Some(one, 1), Some(2 * one, 1), 0, 0,  # bytes; the descriptor; stored and equal words
+        pieces / _WARPS, Some(one, 1), Some(one, 4), Some(one, 0), Some(one, 0),  # sums of pieces, of the last one
+        *(Some(one, trips) for trips in divmod(pieces, 8)), 0, 0,  # their chain; the place, by another warp
+        0, 0, _FAST_NBYTES / 16384,  # copies of stored words, and of what is coded
+        *[0] * 7,  # leaves
+    )  # fmt: skip
 
 
 def _uncounted(what: str, header: str, expression: str, threads: int = 256, stack_nbytes: int = 0) -> Counted:
@@ -173,8 +223,8 @@ def _applied() -> Counted:
     """A block of kind sparse with two classes and 583 changed words, 1.78 %, as the encoder makes it of weights before
     and after a step of 5e-6 (benchmarks/synthetic_pairs.py). Warp 0 reads its string: of what others do not do, each of
     the eight warps counts for an eighth."""
-    stored, long_zeros = (0,) * 5, 0  # what few blocks have: stored ones; more than 31 zeros in a code
-    masks = (8, 1, 0, 0)  # 16 words by a thread, a threshold each; the last words, if they are fewer
+    stored, long_zeros = (0,) * 5, 0  # what few blocks have: that they are stored; more than 31 zeros in a code
+    masks = (8, 1, 0, 0, 0)  # 16 words by a thread, a threshold each; the last words, if they are fewer
     # Batches of codes, and rounds of each until lanes agree; codes in each round, and codes once more.
     positions = (1, 2.4, 10.8, long_zeros, 11.1, long_zeros)
     sets = (0.75, 2.6, 2.2, long_zeros, 2.8, long_zeros)
@@ -183,10 +233,24 @@ def _applied() -> Counted:
     by_warp_0 = (2 / 8, long_zeros, 9.6, *positions, 2 / 8, 2, long_zeros, *sets, *members, *large, 1 / 8)
     # Two classes are counted; both have the words that the last changed ones need; their words are moved.
     placed = (1, 2, 2, 2, 583 / 2 / 256, 0)
-    by_tiles, constant, copied = (0,) * 21, (0, 0), (0, 0)
-    loops = (1, *stored, *masks, *by_warp_0, *placed, *by_tiles, *constant, *copied)
+    by_tiles, constant = (0,) * 22, (0, 0, 0, 0)
+    loops = (1, *stored, *masks, *by_warp_0, *by_tiles, *placed, *constant)
     kernel = Kernel("apply.cuh", "take_blocks<u16, true>")
     return Counted("apply `sparse`, 1.8 % changed", kernel, 256, _WORDS, loops, 48 << 10, most=20, at_once=4)
+
+
+def _of_steps() -> Counted:
+    """The same pair of blocks, encoded with four classes: its string, its checksum, its place in the frame. Half of the
+    warps write positions, the others sizes."""
+    changed = (16 / 4, 0, 0, 0, *[2.6] * 4, 2.3, 2.3)  # 32 words by a thread; the last ones; places; classes; ranks
+    parts = (3, 0.5, 5, 0.5, 1.5, 4, 0.76, 0.28, 0.28)  # zeros; positions, codes; sizes, sets, 32 of each, codes; large
+    joined = (1, 1)
+    checksum = (0, 1 / _WARPS, 3, 0, 0)  # whole pieces; stripes of the last one; single bytes
+    placed = (1, 1, 0, 0, 1)  # blocks before it, until they have told; scrambled pieces; the copy
+    return Counted(
+        "encode `sparse`, 1.8 % changed", Kernel("write_steps.cuh", "write_steps<Bf16>"), 256, _WORDS,
+        (*changed, *parts, *joined, *checksum, *placed), _STEPS_NBYTES, going_on=(2 / _WARPS,), most=20, at_once=4,
+    )  # fmt: skip
 
 
 KERNELS = (
@@ -230,6 +294,29 @@ KERNELS = (
     _uncounted("encode pages in F8_E4M3, of any size", "page.cuh", "encode_pages<F8E4M3, false>"),
     _uncounted("encode pages in F8_E5M2", "page.cuh", "encode_pages<F8E5M2, true>"),
     _uncounted("encode pages in F8_E5M2, of any size", "page.cuh", "encode_pages<F8E5M2, false>"),
+    _written("write blocks `resident`", hashes=True, most=13),
+    _written("write blocks `resident`, without checksums", hashes=False, most=9),
+    _hashed_leaf(),
+    *(
+        _uncounted(f"write blocks `resident`{what}", "write_blocks.cuh", f"write_blocks<Resident<{layout}>>")
+        for what, layout in ((" in F16", "F16"), (" in F8_E4M3", "F8E4M3"), (" in F8_E5M2", "F8E5M2"))
+    ),
+    *(
+        _uncounted(f"write what is left of blocks{what}", "write_blocks.cuh", f"write_others<Resident<{layout}>>")
+        for what, layout in (("", "Bf16"), (" in F16", "F16"), (" in F8_E4M3", "F8E4M3"), (" in F8_E5M2", "F8E5M2"))
+    ),
+    _uncounted("finish frames", "finish_frames.cuh", "finish_frames"),
+    _of_steps(),
+    *(
+        Counted(
+            f"encode `sparse` in {dtype}",
+            Kernel("write_steps.cuh", f"write_steps<{layout}>"),
+            256,
+            shared_nbytes=_STEPS_NBYTES,
+        )
+        for dtype, layout in (("F16", "F16"), ("F8_E4M3", "F8E4M3"), ("F8_E5M2", "F8E5M2"))
+    ),
+    _uncounted("choose classes", "thresholds.cuh", "choose_thresholds<Bf16>"),
     Counted(
         "decode pages, with all checks",
         Kernel("unpage.cuh", "unpage<Bf16, true>"),
@@ -245,6 +332,22 @@ KERNELS = (
         for size, whole in ((", whole", "true"), (", of any size", "false"))
         if (layout, whole) != ("Bf16", "true")
     ),
+    Counted(
+        "encode a block of `fast`: tiers of 2, 2, 3 bits",
+        Kernel("write_fast.cuh", "write_blocks<Fast<Bf16>>"),
+        256,
+        _WORDS,
+        _of_fast_blocks(),
+        _FAST_SHARED_NBYTES,
+        going_on=(1, 1, 1, 1 / _WARPS),
+        most=20,
+        at_once=2,
+    ),
+    *(
+        _uncounted(f"encode {what} of `fast` in {name}", "write_fast.cuh", f"{kernel}<Fast<{layout}>>")
+        for name, layout in (("F16", "F16"), ("F8_E4M3", "F8E4M3"), ("F8_E5M2", "F8E5M2"))
+        for what, kernel in (("blocks", "write_blocks"), ("what is left", "write_others"))
+    ),
     _of_cascades("product `fast`, 1 to 8 inputs", "Bf16", 2, 1, 14, 2),
     _of_cascades("product `fast`, 9 to 16 inputs", "Bf16", 2, 2, 15, 2),
     _of_cascades("product `fast`, 17 to 32 inputs", "Bf16", 2, 4, 17, 2, stack_nbytes=32),
@@ -257,6 +360,13 @@ KERNELS = (
     _of_cascades("product `resident` in F16, 9 to 16 inputs", "F16", 3, 2, 15.5, 1),
     _of_cascades("product `resident` in F16, 17 to 32 inputs", "F16", 3, 4, 17, 1),
     _of_cascades("product `resident` in F16, 33 to 64 inputs", "F16", 3, 8, 20, 1),
+    _applied(),
+    _uncounted("apply `sparse`, words of 8 bits", "apply.cuh", "take_blocks<u8, true>"),
+    _uncounted("apply, words of 32 bits and more", "apply.cuh", "take_blocks<u32, true>"),
+    _uncounted("check blocks before apply", "apply.cuh", "take_blocks<u16, false>"),
+    _uncounted("compare tensors before apply", "apply.cuh", "compare_tensors<false>"),
+    _uncounted("compare tensors behind apply", "apply.cuh", "compare_tensors<true>"),
+    _uncounted("open relative frames", "open_relative.cuh", "open_frames"),
     _uncounted("decode `fast`, short runs", "words.cuh", "cascade_words<Bf16, 8, 0, 0x832112, false>"),
     _uncounted("decode `fast`, F32", "words.cuh", "cascade_words<F32, 24, 0, 0x832112, true>"),
     _uncounted("decode `fast`, F8_E4M3", "words.cuh", "cascade_words<F8E4M3, 4, 0, 0x832112, true>"),

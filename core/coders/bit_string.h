@@ -141,7 +141,8 @@ class BitWriter {
     return {value >> k, 1 | low << 1 | bit << (k + 1), k + 2};
   }
   void code(const RiceAndBit& code) {
-    if (code.zeros + code.width <= kMost) return put(code.rest << code.zeros, static_cast<unsigned>(code.zeros) + code.width);
+    if (code.zeros + code.width <= kMost)
+      return put(code.rest << code.zeros, static_cast<unsigned>(code.zeros) + code.width);
     for (uint64_t left = code.zeros; left != 0;) {
       const unsigned some = left < kMost ? static_cast<unsigned>(left) : kMost;
       put(0, some);

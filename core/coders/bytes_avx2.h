@@ -1,7 +1,10 @@
 // Bytes spread over the set bytes of a vector, and gathered from them, by shuffles. Everything is local to the
 // including source, which is built for AVX2.
 #pragma once
+#include <cstring>
+
 #include "coders/byte_select.h"
+#include "common/cpu.h"
 #include "common/x86_bytes.h"
 
 namespace tw {
@@ -42,6 +45,24 @@ inline uint8_t* compress32(const uint64_t* select, unsigned mask, __m256i x, uin
   next = compress8(select, mask >> 16 & 255, high, next);
   return compress8(select, mask >> 24, _mm_srli_si128(high, 8), next);
 }
+
+// The same by PEXT, which takes whole bytes: all bits of a set one are set. `x` are the bytes in memory.
+inline uint8_t* extract32(const uint8_t* x, __m256i set, uint8_t* next) {
+  const unsigned mask = static_cast<unsigned>(_mm256_movemask_epi8(set));
+  uint64_t places[4];
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(places), set);
+#pragma GCC unroll 4
+  for (unsigned i = 0; i < 4; ++i) {
+    uint64_t eight;
+    std::memcpy(&eight, x + 8 * i, sizeof eight);
+    const uint64_t taken = _pext_u64(eight, places[i]);
+    std::memcpy(next + _mm_popcnt_u32(_bzhi_u32(mask, 8 * i)), &taken, sizeof taken);
+  }
+  return next + _mm_popcnt_u32(mask);
+}
+
+// Whether that is faster. Asked once.
+const bool kExtractsFast = cpu_deposits_fast();
 
 }  // namespace
 }  // namespace tw

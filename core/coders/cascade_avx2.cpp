@@ -26,8 +26,9 @@ size_t expand(uint8_t escape, const uint8_t names[kMaxNames], const uint8_t* nex
   return static_cast<size_t>(source - next);
 }
 
-size_t split(uint8_t start, uint8_t below, uint8_t gap, uint8_t escape, const uint8_t* exponents, size_t n,
-             uint8_t* digits, uint8_t* next) {
+template <bool EXTRACTS>
+size_t split_all(uint8_t start, uint8_t below, uint8_t gap, uint8_t escape, const uint8_t* exponents, size_t n,
+                 uint8_t* digits, uint8_t* next) {
   const __m256i starts = bytes(start), belows = bytes(below), gaps = bytes(gap), escapes = bytes(escape);
   uint8_t* target = next;
   for (size_t i = 0; i < n; i += 32) {
@@ -36,11 +37,22 @@ size_t split(uint8_t start, uint8_t below, uint8_t gap, uint8_t escape, const ui
     const __m256i above = _mm256_cmpeq_epi8(_mm256_max_epu8(d, belows), d);
     d = _mm256_min_epu8(_mm256_sub_epi8(d, _mm256_and_si256(above, gaps)), escapes);
     store(digits + i, d);
-    unsigned mask = static_cast<unsigned>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(d, escapes)));
+    const __m256i escaped = _mm256_cmpeq_epi8(d, escapes);
+    unsigned mask = static_cast<unsigned>(_mm256_movemask_epi8(escaped));
+    if (EXTRACTS && n - i >= 32) {
+      target = extract32(exponents + i, escaped, target);
+      continue;
+    }
     if (n - i < 32) mask &= (1u << (n - i)) - 1;
     target = compress32(kByteSelect.compress, mask, x, target);
   }
   return static_cast<size_t>(target - next);
+}
+
+size_t split(uint8_t start, uint8_t below, uint8_t gap, uint8_t escape, const uint8_t* exponents, size_t n,
+             uint8_t* digits, uint8_t* next) {
+  const auto split = kExtractsFast ? split_all<true> : split_all<false>;
+  return split(start, below, gap, escape, exponents, n, digits, next);
 }
 
 }  // namespace

@@ -112,6 +112,8 @@ uint8_t least_nb(unsigned b, unsigned exponent_bits, unsigned low, unsigned high
   return static_cast<uint8_t>(std::min(bit_length(static_cast<unsigned>(farthest)) + 1, exponent_bits));
 }
 
+constexpr unsigned kMinGroup = 2, kMaxGroup = 5;  // log2 of words
+
 struct Best {
   size_t nbytes;  // at first a limit, which nothing else reaches
   EnecParams params = {};
@@ -135,9 +137,15 @@ class Search {
     unsigned low = 0, high = circle - 1;
     while (high > 0 && histogram[high] == 0) --high;
     while (low < high && histogram[low] == 0) ++low;
-    for (unsigned b = 0; b < circle; ++b) least_nb_[b] = least_nb(b, exponent_bits, low, high);
     ends = arc_ends(low, high, exponent_bits);
+    for (unsigned b = 0; b < circle; ++b) least_nb_[b] = least_nb(b, exponent_bits, low, high);
+    for (unsigned m = 1; m < exponent_bits; ++m) {
+      if (worthwhile(m, fewest_groups())) least_high_[m] = least_outside(histogram, m, low, high);
+    }
   }
+
+  // Of the largest size that is tried.
+  size_t fewest_groups() const { return ceil_div(n_, size_t{1} << kMaxGroup); }
 
   // Whether groups of this number, as large as those tried before or larger, may do better than what was found.
   bool worthwhile(unsigned m, size_t groups) const { return fixed(m, groups) + least_high_[m] <= best.nbytes; }
@@ -160,7 +168,7 @@ class Search {
       if (count > UINT16_MAX) continue;
       // A wider nb can be shorter where planes round up. This bounds all of them.
       unsigned nb = std::max<unsigned>(least_nb_[b], m + 1);
-      const size_t bound = (size_t{count} * (nb - m) + 7) / 8;
+      const size_t bound = high_bound(count, b, m);
       least = std::min(least, bound);
       if (low_nbytes + bound > best.nbytes) continue;
       for (; nb <= exponent_bits_; ++nb) {
@@ -176,6 +184,24 @@ class Search {
   ArcEnds ends;
 
  private:
+  // A bound of the high bits: the words outside of the window are in groups that are flagged. With another b none is
+  // inside.
+  size_t least_outside(const uint32_t histogram[256], unsigned m, unsigned low, unsigned high) const {
+    const unsigned circle = 1u << exponent_bits_, window = 1u << m;
+    size_t least = SIZE_MAX / 2, inside = 0;
+    // From the window before the one of the first b, which is empty unless it wraps around to `high`.
+    for (unsigned x = low + circle - window; x < low + circle; ++x) inside += histogram[x % circle];
+    for (unsigned b = low; b < high + window; ++b) {
+      inside += histogram[b % circle];
+      inside -= histogram[(b + circle - window) % circle];
+      least = std::min(least, high_bound(n_ - inside, b % circle, m));
+    }
+    return least;
+  }
+  // No wider nb takes less.
+  size_t high_bound(size_t count, unsigned b, unsigned m) const {
+    return (count * (std::max<unsigned>(least_nb_[b], m + 1) - m) + 7) / 8;
+  }
   size_t fixed(unsigned m, size_t groups) const { return field_nbytes(n_, m) + field_nbytes(groups, 1); }
 
   size_t n_;
@@ -190,11 +216,11 @@ class Search {
 bool enec_choose(const uint8_t* x, size_t n, const uint32_t histogram[256], unsigned exponent_bits,
                  unsigned forced_log2_group, size_t limit, EnecParams* params, size_t* stream_nbytes,
                  uint32_t* num_high, EnecScratch* scratch) {
-  constexpr unsigned kMinGroup = 2, kMaxGroup = 5;
   Search search(n, histogram, exponent_bits, limit);
+  if (search.last_worthwhile(search.fewest_groups()) == 0) return false;
   size_t groups = bound_quads(x, n, scratch->lows, scratch->highs);
   for (unsigned log2_group = kMinGroup; log2_group <= kMaxGroup; ++log2_group) {
-    if (search.last_worthwhile(ceil_div(n, size_t{1} << kMaxGroup)) == 0) break;  // not even for the fewest groups
+    if (search.last_worthwhile(search.fewest_groups()) == 0) break;  // not even for the fewest groups
     if (log2_group != kMinGroup) groups = bound_pairs(groups, scratch->lows, scratch->highs);
     if (forced_log2_group != 0 && log2_group != forced_log2_group) continue;
     const unsigned last = search.last_worthwhile(groups);

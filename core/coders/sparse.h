@@ -38,8 +38,8 @@ bool sparse_plan(const Layout& dtype, const uint8_t* words, const uint8_t* base,
                  LineFetcher* fetcher, unsigned max_classes, SparsePlan* plan, SparseEncodeScratch* scratch);
 
 // Write the bit string that was planned. Returns its bytes, 0 if they exceed the capacity.
-size_t sparse_encode(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan,
-                     LineFetcher* fetcher, uint8_t* dst, size_t capacity, SparseEncodeScratch* scratch);
+size_t sparse_encode(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan, LineFetcher* fetcher,
+                     uint8_t* dst, size_t capacity, SparseEncodeScratch* scratch);
 
 struct SparseDecodeScratch {
   uint64_t ranks[kMaxClasses][kMaxMasks + 2];

@@ -120,8 +120,8 @@ unsigned write_k(BitWriter* writer, const uint32_t* __restrict numbers, size_t c
   return choice.k();
 }
 
-void write_positions(BitWriter* writer, const uint32_t* ranks, const uint64_t* steps, size_t count, LineFetcher* fetcher,
-                     uint32_t* gaps) {
+void write_positions(BitWriter* writer, const uint32_t* ranks, const uint64_t* steps, size_t count,
+                     LineFetcher* fetcher, uint32_t* gaps) {
   writer->golomb(count, kCountOrder);
   if (count == 0) return;
   const unsigned k = write_k(writer, ranks, count, gaps);
@@ -201,8 +201,8 @@ bool sparse_plan(const Layout& dtype, const uint8_t* words, const uint8_t* base,
                  LineFetcher* fetcher, unsigned max_classes, SparsePlan* plan, SparseEncodeScratch* scratch) {
   Counts counts{};
   plan->count = step_kernels.list(changed, n, fetcher, scratch->places);
-  const uint64_t largest = step_kernels.steps(dtype, words, base, scratch->places, plan->count, fetcher,
-                                              scratch->exponents, scratch->steps);
+  const uint64_t largest =
+      step_kernels.steps(dtype, words, base, scratch->places, plan->count, fetcher, scratch->exponents, scratch->steps);
   if (largest >= kMaxSize) return false;
   count_steps(scratch->exponents, scratch->steps, plan->count, &counts);
   with_words(dtype, [&](auto word, auto) { sample_exponents<decltype(word)>(dtype, base, n, &counts); });
@@ -218,14 +218,15 @@ bool sparse_plan(const Layout& dtype, const uint8_t* words, const uint8_t* base,
     if (c + 1 < plan->thresholds.num_classes) {
       for (last = first + 1; cuts.exponents[last] != plan->thresholds.thresholds[c];) ++last;
     }
-    for (unsigned s = 0; s < kSizeRanges; ++s) plan->counts[c][s] = cuts.sums.steps[s][last] - cuts.sums.steps[s][first];
+    for (unsigned s = 0; s < kSizeRanges; ++s)
+      plan->counts[c][s] = cuts.sums.steps[s][last] - cuts.sums.steps[s][first];
     first = last;
   }
   return true;
 }
 
-size_t sparse_encode(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan,
-                     LineFetcher* fetcher, uint8_t* dst, size_t capacity, SparseEncodeScratch* scratch) {
+size_t sparse_encode(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan, LineFetcher* fetcher,
+                     uint8_t* dst, size_t capacity, SparseEncodeScratch* scratch) {
   uint64_t* steps = sort_steps(dtype, base, n, plan, fetcher, scratch);
   BitWriter writer(dst, capacity);
   size_t first = 0;

@@ -6,7 +6,7 @@
 namespace tw {
 namespace {
 
-template <bool GAP>
+template <bool GAP, bool EXTRACTS>
 size_t split_runs(uint8_t start, uint8_t below, uint8_t gap, const uint8_t* exponents, size_t num_runs, uint8_t* field,
                   uint8_t* next) {
   const __m256i starts = bytes(start), belows = bytes(below), gaps = bytes(gap), escape = bytes(3);
@@ -25,8 +25,12 @@ size_t split_runs(uint8_t start, uint8_t below, uint8_t gap, const uint8_t* expo
       }
       digits = _mm256_min_epu8(digits, escape);
       packed[v % 2] = _mm256_or_si256(packed[v % 2], _mm256_slli_epi16(digits, v / 2 * 2));
-      const unsigned mask = static_cast<unsigned>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(digits, escape)));
-      target = compress32(select, mask, x, target);
+      const __m256i escaped = _mm256_cmpeq_epi8(digits, escape);
+      if constexpr (EXTRACTS) {
+        target = extract32(exponents, escaped, target);
+      } else {
+        target = compress32(select, static_cast<unsigned>(_mm256_movemask_epi8(escaped)), x, target);
+      }
     }
     store(field, packed[0]);
     store(field + 32, packed[1]);
@@ -36,8 +40,9 @@ size_t split_runs(uint8_t start, uint8_t below, uint8_t gap, const uint8_t* expo
 
 size_t split(uint8_t start, uint8_t below, uint8_t gap, const uint8_t* exponents, size_t num_runs, uint8_t* field,
              uint8_t* next) {
-  if (gap == 0) return split_runs<false>(start, below, gap, exponents, num_runs, field, next);
-  return split_runs<true>(start, below, gap, exponents, num_runs, field, next);
+  const auto split = gap == 0 ? (kExtractsFast ? split_runs<false, true> : split_runs<false, false>)
+                              : (kExtractsFast ? split_runs<true, true> : split_runs<true, false>);
+  return split(start, below, gap, exponents, num_runs, field, next);
 }
 
 }  // namespace

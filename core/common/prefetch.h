@@ -33,7 +33,8 @@ inline __attribute__((always_inline)) void prefetch(const uint8_t* at, const uin
 class LineFetcher {
  public:
   LineFetcher() = default;
-  explicit LineFetcher(const FetchPair& next) : at_(next.words.bytes), end_(at_ + next.words.nbytes), base_(next.base) {}
+  explicit LineFetcher(const FetchPair& next)
+      : at_(next.words.bytes), end_(at_ + next.words.nbytes), base_(next.base) {}
 
   inline __attribute__((always_inline)) void step() {
     if (at_ >= end_) {

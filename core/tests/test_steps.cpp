@@ -213,10 +213,12 @@ void test_sort(const StepKernels& kernels, const StepClasses& classes, const Lay
                const std::vector<uint64_t> steps_of_class[kMaxClasses]) {
   uint8_t class_of[256] = {};
   for (unsigned e = 0; e < 256; ++e) {
-    while (class_of[e] + 1u < classes.count && e >= classes.limits[class_of[e]] >> dtype.exponent_shift()) ++class_of[e];
+    while (class_of[e] + 1u < classes.count && e >= classes.limits[class_of[e]] >> dtype.exponent_shift())
+      ++class_of[e];
   }
   uint32_t ends[kMaxClasses] = {};
-  for (unsigned c = 1; c < kMaxClasses; ++c) ends[c] = ends[c - 1] + static_cast<uint32_t>(ranks_of_class[c - 1].size());
+  for (unsigned c = 1; c < kMaxClasses; ++c)
+    ends[c] = ends[c - 1] + static_cast<uint32_t>(ranks_of_class[c - 1].size());
   std::vector<uint32_t> ranks(places.size()), expected_ranks;
   std::vector<uint64_t> sorted(places.size()), expected_steps;
   LineFetcher none;

@@ -108,13 +108,13 @@ struct StepKernels {
                     uint64_t* masks);
   // The numbers of the words in the masks. Writes up to 64 more than there are. Returns how many they are.
   size_t (*list)(const uint64_t* masks, size_t n, LineFetcher* fetcher, uint32_t* places);
-  // Of words at these places the exponents of their bases, by ExponentOf, and their steps: size << 1 | negative. Returns
-  // all sizes together by OR.
-  uint64_t (*steps)(const Layout& dtype, const uint8_t* words, const uint8_t* base, const uint32_t* places, size_t count,
-                    LineFetcher* fetcher, uint8_t* exponents, uint64_t* steps);
+  // Of words at these places the exponents of their bases, by ExponentOf, and their steps: size << 1 | negative.
+  // Returns all sizes together by OR.
+  uint64_t (*steps)(const Layout& dtype, const uint8_t* words, const uint8_t* base, const uint32_t* places,
+                    size_t count, LineFetcher* fetcher, uint8_t* exponents, uint64_t* steps);
   // For each 64 words those of each class, divided_classes() of them.
-  void (*divide)(const Layout& dtype, const uint8_t* base, size_t n, const StepClasses& classes,
-                 LineFetcher* fetcher, ClassWords* divided);
+  void (*divide)(const Layout& dtype, const uint8_t* base, size_t n, const StepClasses& classes, LineFetcher* fetcher,
+                 ClassWords* divided);
   // Sort words of a block by class, each class in order. Of each, at most 65,535, its place, the exponent of its base
   // and its step are given; class_of[exponent] is its class. Its rank in its class and its step go to where
   // ends[class] says, which moves on.

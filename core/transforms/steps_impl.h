@@ -37,7 +37,8 @@ size_t list(const uint64_t* masks, size_t n, LineFetcher* fetcher, uint32_t* pla
 
 template <class T, bool kOrdered>
 inline uint64_t steps_at(const Layout& dtype, const uint8_t* words, const uint8_t* base, const uint32_t* places,
-                         size_t count, LineFetcher* fetcher, uint8_t* __restrict exponents, uint64_t* __restrict steps) {
+                         size_t count, LineFetcher* fetcher, uint8_t* __restrict exponents,
+                         uint64_t* __restrict steps) {
   constexpr size_t kAtOnce = 256;
   const ExponentOf exponent_of(dtype);
   uint64_t largest = 0;
@@ -112,7 +113,8 @@ void divide(const Layout& dtype, const uint8_t* base, size_t n, const StepClasse
             ClassWords* divided) {
   with_words(dtype, [&](auto word, auto) {
     using T = decltype(word);
-    if (divided_classes(classes.count) == kMaxClasses) return divide_into<T, kMaxClasses>(base, n, classes, fetcher, divided);
+    if (divided_classes(classes.count) == kMaxClasses)
+      return divide_into<T, kMaxClasses>(base, n, classes, fetcher, divided);
     divide_into<T, kFewClasses>(base, n, classes, fetcher, divided);
   });
 }
@@ -158,12 +160,21 @@ inline uint64_t bits_at(const uint64_t* bits, uint64_t at) {
 
 template <class T, unsigned kClasses>
 inline Changed<kClasses> find_changed(const uint8_t* base, uint64_t present, Cursor<kClasses>* at) {
+  // The target that adds compares words at once; others their upper bytes, if more than once.
+  constexpr bool kByTops = kClasses > 2 && !Masks::kAdds;
+  uint8_t tops[kMaskWords];
+  if constexpr (kByTops) {
+    for (size_t i = 0; i < kMaskWords; ++i) tops[i] = top_of(load<T>(base + i * sizeof(T)));
+  }
   Changed<kClasses> changed;
   uint64_t rest = present;  // words of this class and of higher ones
 #pragma GCC unroll 8
   for (unsigned c = 0; c < kClasses; ++c) {
     uint64_t higher = 0;
-    if (c + 1 < kClasses) higher = Masks::reach<T>(base, static_cast<T>(at->limits[c])) & present;
+    if (c + 1 < kClasses) {
+      const T limit = static_cast<T>(at->limits[c]);
+      higher = (kByTops ? Masks::at_least(tops, top_of(limit)) : Masks::reach<T>(base, limit)) & present;
+    }
     const uint64_t mask = rest & ~higher;
     uint64_t seen = at->seen[c];
     asm("" : "+r"(seen));  // else GCC keeps those of two classes in a vector, from which both are taken each time

@@ -250,23 +250,21 @@ def test_files_of_others_are_left_to_safetensors(installed: tuple[str, ...], tmp
 # torch.load
 
 
-@pytest.mark.parametrize(
-    "name", ["compressed/optimizer.pt", "compressed/deep/state.pth", "optimizer.pt", "dense/optimizer.pt"]
-)
-def test_torch_loads(installed: tuple[str, ...], folder: Path, name: str) -> None:
-    path = folder / name
-    with path.open("rb") as file:
-        assert equal(torch.load(file, weights_only=True), state())
-    for found in (
-        torch.load(path, weights_only=True),
-        torch.load(str(path), map_location="cpu", weights_only=True),
-        torch.load(f=path, weights_only=False),
-        torch.load(path, mmap=True, weights_only=True),
-        torch.load(path, map_location=lambda storage, place: storage, weights_only=True),
-    ):
-        assert equal(found, state())
-        assert found["view"].untyped_storage().data_ptr() == found["moments"].untyped_storage().data_ptr()
-    assert torch.load(path, map_location="meta", weights_only=True)["moments"].is_meta
+def test_torch_loads(installed: tuple[str, ...], folder: Path) -> None:
+    for name in ("compressed/optimizer.pt", "compressed/deep/state.pth", "optimizer.pt", "dense/optimizer.pt"):
+        path = folder / name
+        with path.open("rb") as file:
+            assert equal(torch.load(file, weights_only=True), state()), name
+        for found in (
+            torch.load(path, weights_only=True),
+            torch.load(str(path), map_location="cpu", weights_only=True),
+            torch.load(f=path, weights_only=False),
+            torch.load(path, mmap=True, weights_only=True),
+            torch.load(path, map_location=lambda storage, place: storage, weights_only=True),
+        ):
+            assert equal(found, state()), name
+            assert found["view"].untyped_storage().data_ptr() == found["moments"].untyped_storage().data_ptr(), name
+        assert torch.load(path, map_location="meta", weights_only=True)["moments"].is_meta, name
 
 
 def test_torch_loads_from_memory(installed: tuple[str, ...], folder: Path) -> None:

@@ -18,6 +18,7 @@ from reference.tensorwire_reference.hashes import content_hash
 from reference.tensorwire_reference.header import Header
 from reference.tensorwire_reference.layouts import label_of
 from tensorwire.torch.device.plan import CascadeLaunch
+from tensorwire.torch.device.writing.new_frames import _tiers_nbytes
 from tests.support.registry import FLOATS, random_words, rng, weights
 
 from .cascades import NAMES
@@ -58,20 +59,16 @@ def encoded(
     words, out = bytes_tensor(np.concatenate(blocks)), torch.full((len(blocks) * slot,), UNTOUCHED, dtype=torch.uint8)
     sizes = torch.zeros(2 * len(blocks), dtype=torch.int32)
     widths = CascadeLaunch(0, 0, widths_of(kind.table)[kind.variant or 0], whole=True).packed_widths
+    driver = StandIn(checked=checked, seed=1, headers=KERNELS)
     launch(
-        StandIn(checked=checked, seed=1, headers=KERNELS), "tiers_alone.cuh", f"tiers_alone<{NAMES[dtype]}, {widths:#x}>",
-        (len(blocks),), 256, words, bytes_tensor(starts), align, slot, slot if capacity is None else capacity, out, sizes,
-        shared_nbytes=_room_nbytes(most),
+        driver, "tiers_alone.cuh", f"tiers_alone<{NAMES[dtype]}, {widths:#x}>", (len(blocks),), 256, words,
+        bytes_tensor(starts), align, slot, slot if capacity is None else capacity, out, sizes,
+        shared_nbytes=_tiers_nbytes(most),
     )  # fmt: skip
     return [
         Encoded(size, bool(stored), at.tobytes())
         for (size, stored), at in zip(sizes.view(-1, 2).tolist(), out.numpy().reshape(-1, slot), strict=True)
     ]
-
-
-def _room_nbytes(n: int) -> int:
-    """tiers_room_nbytes of encode_tiers.cuh."""
-    return 4 * (300 + 256 + 16 + 64) + -(-n // 256) * 256 + 16
 
 
 def frame_of(dtype: str, words: np.ndarray, block: Block, align: int) -> bytes:
@@ -92,9 +89,8 @@ def check(dtype: str, words: np.ndarray, found: Encoded, kind: Cascade = FAST, a
     assert tensorwire.decompress(frame, framework="bytes") == words.tobytes()
     assert decode(frame).data == words.tobytes()
     coded = Stored() if found.stored else _kind_of(block.content, kind)
-    assert block == encode_block(
-        words.astype(np.uint64), label_of(dtype, None, None)[1], "fast", coded, Verbatim(), alignment=align
-    )
+    _, layout = label_of(dtype, None, None)
+    assert block == encode_block(words.astype(np.uint64), layout, "fast", coded, Verbatim(), alignment=align)
     return coded
 
 
@@ -131,9 +127,8 @@ def check_all(dtype: str, kind: Cascade = FAST) -> None:
     most = (1 << FLOATS[dtype].exponent_bits) - 1
     blocks = [spread(dtype, n, most // 2) for n in SIZES]
     blocks += [spread(dtype, 1280, centre) for centre in (0, 1, 3, most - 3, most - 1, most)]
-    coded = [
-        check(dtype, words, found, kind) for words, found in zip(blocks, encoded(dtype, blocks, kind=kind), strict=True)
-    ]
+    found = encoded(dtype, blocks, kind=kind)
+    coded = [check(dtype, words, each, kind) for words, each in zip(blocks, found, strict=True)]
     assert isinstance(coded[-1], Cascade)
 
 
@@ -165,7 +160,8 @@ def odd_blocks(dtype: str, n: int) -> dict[str, np.ndarray]:
     far = with_exponents(dtype, np.where(np.arange(n) % 4, 1, (1 << of.exponent_bits) - 1))
     return {
         "zeros": np.zeros(n, of.word), "one value": np.full(n, nan[1]), "two values": nearly, "NaN": nan,
-        "random bits": random_words(dtype, n), "flat": flat, "far apart": far, "no escapes": with_exponents(dtype, np.arange(n) % 3),
+        "random bits": random_words(dtype, n), "flat": flat, "far apart": far,
+        "no escapes": with_exponents(dtype, np.arange(n) % 3),
     }  # fmt: skip
 
 
@@ -176,7 +172,8 @@ def check_odd(dtype: str) -> None:
         for align in (32, 1024):
             found = encoded(dtype, list(blocks.values()), align=align)
             coded = {
-                name: check(dtype, blocks[name], each, align=align) for name, each in zip(blocks, found, strict=True)
+                name: check(dtype, words, each, align=align)
+                for (name, words), each in zip(blocks.items(), found, strict=True)
             }
             if align == 32:
                 assert coded["zeros"] == coded["one value"] == Constant()

@@ -3,9 +3,8 @@
 
 // From `starts` on, in words, the words of a block; what encode_tiers gives goes to `sizes`, two numbers each.
 template <class L, u32 WIDTHS>
-GLOBAL void BOUNDS(kEncoders, 2)
-    tiers_alone(const u8* __restrict__ words, const u32* __restrict__ starts, u32 align, u32 slot, u32 capacity, u8* out,
-                u32* sizes) {
+GLOBAL void BOUNDS(kEncoders, 2) tiers_alone(const u8* __restrict__ words, const u32* __restrict__ starts, u32 align,
+                                             u32 slot, u32 capacity, u8* out, u32* sizes) {
   SHARED(u8, shared);
   TiersRoom room = tiers_room_for(shared);
   u32 start = starts[blockIdx.x], n = starts[blockIdx.x + 1] - start;

@@ -37,7 +37,8 @@ DEV void copy_bytes(u8* target, const u8* source, u64 nbytes, u32 first, u32 thr
   copy_pieces<u8>(target + done, source + done, nbytes - done, first, threads);
 }
 
-// Fill with a pattern of eight bytes that a word divides, whose bytes are a power of two; `target` is at a multiple of a word.
+// Fill with a pattern of eight bytes that a word divides, whose bytes are a power of two; `target` is at a multiple of
+// a word.
 DEV void fill_bytes(u8* target, u32 low, u32 high, u64 nbytes, u32 word_nbytes, u32 first, u32 threads) {
   u64 pattern = low | (u64)high << 32, odd = -(u64)target & 15, head = odd < nbytes ? odd : nbytes;
   u64 vectors = (nbytes - head) / 16, tail = head + vectors * 16;

@@ -4,8 +4,8 @@
 
 constexpr u32 kPiecesAtOnce = 128;  // of which the sums are in shared memory: those of a leaf
 
-// H of a message, in warp 0 as `merged` gives it, by WARPS warps. `data` is at a multiple of 8 bytes, `sums` is room for
-// 8 * kPiecesAtOnce numbers in shared memory. A barrier stands before it ends, behind all that reads `sums`.
+// H of a message, in warp 0 as `merged` gives it, by WARPS warps. `data` is at a multiple of 8 bytes, `sums` is room
+// for 8 * kPiecesAtOnce numbers in shared memory. A barrier stands before it ends, behind all that reads `sums`.
 template <u32 WARPS>
 DEV u64 hash_by_block(const u8* data, u32 nbytes, u64* sums) {
   constexpr u32 MOST = kPiecesAtOnce - 1;  // behind the pieces of a part stands some of the next one
@@ -31,4 +31,18 @@ DEV u64 hash_by_block(const u8* data, u32 nbytes, u64* sums) {
     __syncthreads();
     if (ends) return acc;
   }
+}
+
+// Write the two numbers of the hash of a leaf of content to `hash`, by WARPS warps. `content` and `sums` are as above.
+// A barrier has to follow.
+template <u32 WARPS>
+DEV void hash_leaf(const u8* content, u64 nbytes, u32 leaf, u64* sums, u64* hash) {
+  u64 begin = (u64)leaf * kLeafNbytes;
+  u32 own = (u32)min(nbytes - begin, (u64)kLeafNbytes);
+  content += begin;
+  hash_sums(content, own, WARPS, sums);
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  u64 found = hash_of_sums(sums, hash_padded(own), last_of(content, own));
+  if (threadIdx.x < 2) hash[threadIdx.x] = found;
 }

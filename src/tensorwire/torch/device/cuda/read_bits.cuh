@@ -67,8 +67,8 @@ DEV u32 golomb(Bits& bits, u32 g) {
   return value;
 }
 
-// The number of Rice's code of k, up to 31, and a bit behind it if SIGNS: exact below kTooLarge, and not below it for all
-// others.
+// The number of Rice's code of k, up to 31, and a bit behind it if SIGNS: exact below kTooLarge, and not below it for
+// all others.
 template <bool SIGNS>
 DEV u32 rice(Bits& bits, u32 k, u32* sign) {
   u32 own = window(bits), shift = min(k, 24u);  // no sum below overflows then

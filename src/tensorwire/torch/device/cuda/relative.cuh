@@ -14,7 +14,7 @@ struct Pair {
   u64 dtype[2];        // as it stands in a header
   u32 first_leaf;      // its first one among those of all pairs; an empty tensor has one too, of no bytes
   u32 leaves;
-  u32 number;      // of the pair's status
+  u32 number;  // of the pair's status
   u32 word_nbytes;
 };
 

@@ -3,10 +3,10 @@
 #pragma once
 #include "relative.cuh"
 
-constexpr u32 kGroup = 128;           // words, of which the counts before are kept
-constexpr u32 kWholeWords = 32768;    // of a block that is taken at once
-constexpr u32 kWholeClasses = 4;      // that it may have
-constexpr u32 kTileWords = 4096;      // of others, at a time
+constexpr u32 kGroup = 128;         // words, of which the counts before are kept
+constexpr u32 kWholeWords = 32768;  // of a block that is taken at once
+constexpr u32 kWholeClasses = 4;    // that it may have
+constexpr u32 kTileWords = 4096;    // of others, at a time
 constexpr u32 kMaskWords = (kWholeClasses - 1) * kWholeWords / 32;
 constexpr u32 kGroups = kWholeClasses * kWholeWords / kGroup;
 
@@ -15,35 +15,33 @@ struct ClassesShared {
   u16 before[kGroups];    // by class, its words before each group
   u32 sums[kMostClasses - 1][kRelativeWarps];
   u32 least[kMostClasses - 1];  // thresholds, where they stand in words, for each word of a register
-  u32 totals[kMostClasses];  // words of each class
+  u32 totals[kMostClasses];     // words of each class
 };
 
 // The top bits of eight bytes, in the highest byte.
-DEV u32 top_bits(u32 low, u32 high) {
-  return ((low >> 7 & 0x01010101u) | (high >> 3 & 0x10101010u)) * 0x01020408u;
+DEV u32 top_bits(u32 low, u32 high) { return ((low >> 7 & 0x01010101u) | (high >> 3 & 0x10101010u)) * 0x01020408u; }
+
+// Bits of 16 words, number i of as many.
+template <class T, u32 NWORDS>
+DEV void mark_16(ClassesShared* shared, u32 count, u32 i, u32* own) {
+  constexpr u32 TOP = (sizeof(T) == 1 ? 0x01010101u : 0x00010001u) << (8 * sizeof(T) - 1);
+#pragma unroll
+  for (int j = 0; j < 4 * sizeof(T); j++) own[j] |= TOP;
+  u16* masks = (u16*)shared->masks + i;
+#pragma unroll 1
+  for (u32 c = 0; c + 1 < count; c++, masks += NWORDS * 2) {
+    u32 least = shared->least[c], bits[4 * sizeof(T)];
+    // No borrow leaves a word: its top bit is set, and stays so where the rest is at least the threshold.
+#pragma unroll
+    for (int j = 0; j < 4 * sizeof(T); j++) bits[j] = own[j] - least;
+    if constexpr (sizeof(T) == 2)
+#pragma unroll
+      for (int j = 0; j < 4; j++) bits[j] = prmt(bits[2 * j], bits[2 * j + 1], 0x7531);
+    *masks = (u16)prmt(top_bits(bits[0], bits[1]), top_bits(bits[2], bits[3]), 0x73);
+  }
 }
 
-  // Bits of 16 words, number i of as many.
-  template <class T, u32 NWORDS>
-  DEV void mark_16(ClassesShared* shared, u32 count, u32 i, u32* own) {
-    constexpr u32 TOP = (sizeof(T) == 1 ? 0x01010101u : 0x00010001u) << (8 * sizeof(T) - 1);
-#pragma unroll
-    for (int j = 0; j < 4 * sizeof(T); j++) own[j] |= TOP;
-    u16* masks = (u16*)shared->masks + i;
-#pragma unroll 1
-    for (u32 c = 0; c + 1 < count; c++, masks += NWORDS * 2) {
-      u32 least = shared->least[c], bits[4 * sizeof(T)];
-      // No borrow leaves a word: its top bit is set, and stays so where the rest is at least the threshold.
-#pragma unroll
-      for (int j = 0; j < 4 * sizeof(T); j++) bits[j] = own[j] - least;
-      if constexpr (sizeof(T) == 2)
-#pragma unroll
-        for (int j = 0; j < 4; j++) bits[j] = prmt(bits[2 * j], bits[2 * j + 1], 0x7531);
-      *masks = (u16)prmt(top_bits(bits[0], bits[1]), top_bits(bits[2], bits[3]), 0x73);
-    }
-  }
-
-  // Classes of which the masks have room for WORDS words.
+// Classes of which the masks have room for WORDS words.
 template <u32 WORDS>
 struct Classes {
   static constexpr u32 NWORDS = WORDS / 32, GROUPS = WORDS / kGroup;
@@ -64,13 +62,16 @@ struct Classes {
       mark_16<T, NWORDS>(shared, count, i, own);
     }
 #pragma unroll 1
-    for (u32 i = n / 16 + thread; i < num_groups() * (kGroup / 16); i += threads) {  // zeros stand behind the last word
-      u32 own[4 * sizeof(T)] = {};
-#pragma unroll
-      for (u32 j = 0; j < 16; j++)
-        if (i * 16 + j < n) own[j * sizeof(T) / 4] |= (u32)words[i * 16 + j] << j * 8 * sizeof(T) % 32;
-      mark_16<T, NWORDS>(shared, count, i, own);
-    }
+    for (u32 i = n / 16 + thread; i < num_groups() * (kGroup / 16); i += threads)  // no bits stand behind the last word
+#pragma unroll 1
+      for (u32 c = 0; c + 1 < count; c++) {
+        constexpr u32 TOP = 1u << (8 * sizeof(T) - 1);
+        u32 least = shared->least[c] & (TOP - 1), bits = 0;
+#pragma unroll 1
+        for (u32 j = i * 16; j < min(i * 16 + 16, n); j++)
+          bits |= ((words[j] | TOP) - least & TOP ? 1u : 0u) << (j & 15);
+        ((u16*)shared->masks)[c * (NWORDS * 2) + i] = (u16)bits;
+      }
   }
 
   // Counts before groups, and of classes. All threads; barriers stand before, inside and behind.
@@ -84,7 +85,6 @@ struct Classes {
       if (t < num_groups()) {
         uint4 four = ((const uint4*)(shared->masks + (c - 1) * NWORDS))[t];
         ones = __popc(four.x) + __popc(four.y) + __popc(four.z) + __popc(four.w);
-        if (t == n / kGroup) ones = ones_of_some(four, n % kGroup);  // a threshold of 0 is below zeros behind the last
       }
       u32 own = sum_before(ones, lane, &total);
       if (t < GROUPS) before[c * GROUPS] = (u16)own;
@@ -152,13 +152,4 @@ struct Classes {
 
  private:
   METHOD u32 num_groups() const { return (n + kGroup - 1) / kGroup; }
-
-  // Of the first `some` bits of 128.
-  METHOD static u32 ones_of_some(uint4 four, u32 some) {
-    u32 own[4] = {four.x, four.y, four.z, four.w}, ones = 0;
-#pragma unroll
-    for (u32 j = 0; j < 4; j++)
-      if (some > 32 * j) ones += __popc(some >= 32 * j + 32 ? own[j] : own[j] & ((1u << (some - 32 * j)) - 1));
-    return ones;
-  }
 };

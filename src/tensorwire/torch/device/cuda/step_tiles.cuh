@@ -1,5 +1,5 @@
-// Changed words of a block tile by tile, for blocks of any size, with up to a change a word: the string was read before,
-// and a lane of warp 0 goes through that of each class again, code by code.
+// Changed words of a block tile by tile, for blocks of any size, with up to a change a word: the string was read
+// before, and a lane of warp 0 goes through that of each class again, code by code.
 #pragma once
 #include "read_sparse.cuh"
 
@@ -79,8 +79,8 @@ DEV void move_words(T* words, const Classes<WORDS>& classes, bool ordered, const
   }
 }
 
-// A block whose string was read by tiles, by all threads: where WRITE says so its words are changed. False if the string
-// is not valid. The lists of classes lie behind each other, each with room for all of its words.
+// A block whose string was read by tiles, by all threads: where WRITE says so its words are changed. False if the
+// string is not valid. The lists of classes lie behind each other, each with room for all of its words.
 template <class T, bool WRITE>
 DEV bool take_by_tiles(T* words, u32 n, const u8* block, u32 nbytes, u32 num_classes, bool ordered, SparseShared* s) {
   u32 t = threadIdx.x;
@@ -99,7 +99,8 @@ DEV bool take_by_tiles(T* words, u32 n, const u8* block, u32 nbytes, u32 num_cla
       for (u32 c = 0; c < t; c++) begin += s->classes.totals[c];
 #pragma unroll 1
       while (walk.changed.next < limit) {
-        u32 number = walk.changed.next - before, sign = walk.changed.sign, size = next_size(walk, bits, 1u << (8 * sizeof(T) - 1));
+        u32 number = walk.changed.next - before, sign = walk.changed.sign,
+            size = next_size(walk, bits, 1u << (8 * sizeof(T) - 1));
         if (size == 0) right = false;
         s->numbers[begin + count] = (u16)(number | sign << 15);
         s->sizes[begin + count] = (u16)size;
@@ -112,7 +113,7 @@ DEV bool take_by_tiles(T* words, u32 n, const u8* block, u32 nbytes, u32 num_cla
     if (WRITE) move_words(words + first, classes, ordered, s);
     __syncthreads();
   }
-  if (t < num_classes && !(right && is_through(walk))) s->answer = kInvalid;
+  if (t < num_classes && !(right && is_through(walk))) atomicExch(&s->answer, (u32)kInvalid);
   __syncthreads();
   return s->answer != kInvalid;
 }

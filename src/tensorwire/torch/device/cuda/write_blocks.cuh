@@ -14,8 +14,8 @@
 // Grid of the first: as many blocks as items, of kWriters threads; shared memory: hashed + room, and kSumsNbytes at
 // least. Of the second: any number of blocks; what the encoder needs, and kSumsNbytes at least.
 //
-// An encoder has WORD_NBYTES and AT_ONCE, how many blocks of threads a processor has at once, and encodes n words at a multiple of 16 bytes, as encode_block of encode.cuh does; WHOLE
-// says that n is a multiple of 256:
+// An encoder has WORD_NBYTES and AT_ONCE, how many blocks of threads a processor has at once, and encodes n words at a
+// multiple of 16 bytes, as encode_block of encode.cuh does; WHOLE says that n is a multiple of 256:
 //   Encoded encode<WHOLE>(const u8* words, u32 n, u8* out, u32 capacity, u8* shared)
 #pragma once
 #include "copy.cuh"
@@ -75,13 +75,8 @@ DEV void begin_work(Work& work, const NewFrame* frames, const u32* item) {
 }
 
 DEV void write_leaf(const NewFrame& frame, u32 leaf, u64* leaves, u64* sums) {
-  const u8* content = (const u8*)frame.content + (u64)leaf * kLeafNbytes;
-  u32 nbytes = (u32)min(frame.nbytes - (u64)leaf * kLeafNbytes, (u64)kLeafNbytes), t = threadIdx.x;
-  hash_sums(content, nbytes, kWritingWarps, sums);
-  __syncthreads();
-  if (t >= 32) return;
-  u64 hash = hash_of_sums(sums, hash_padded(nbytes), last_of(content, nbytes));
-  if (t < 2) leaves[frame.leaves + 1 + 2 * leaf + t] = hash;
+  u64* hash = leaves + frame.leaves + 1 + 2 * leaf;
+  hash_leaf<kWritingWarps>((const u8*)frame.content, frame.nbytes, leaf, sums, hash);
 }
 
 template <class ENCODER>
@@ -114,7 +109,8 @@ GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
   if (t < 32) {
     u64 place = work.item ? end_before(ends + work.frame.ends, work.item) : first_place(work.frame, block.stored);
     if (t == 0) work.place = place, tell(work.end(ends), place + told(block.nbytes, left ? kLeft : 0));
-  } else if (t < 64 && !left) {
+  }
+  if (t / 32 == 1 && !left) {
     u64 hash = hash_of_sums(sums, hash_padded(block.nbytes), last_of(bytes, block.nbytes));
     if (t == 32) work.checksum = (u32)hash;
   }
@@ -133,7 +129,7 @@ GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
 }
 
 template <class ENCODER>
-GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
+GLOBAL void BOUNDS(kWriters, 2)
     write_others(const NewFrame* __restrict__ frames, const u32* __restrict__ items, u64* ends, u32 count) {
   SHARED(u8, shared);
   SHARED_ARRAY(Work, works, 1);

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ....codec import FROM_TORCH, compress_bound, content_hash, frame_info
+from ....codec import compress_bound, content_hash, frame_info
 from ....errors import UnsupportedTensorError
 from ....files.frame_file import Stored
 from ....files.writer import may_save, saves
 from ....sync.copies import Encoded
 from ..writing.encoding import encode_into
 from ..writing.hashes import content_hashes
-from ..writing.new_frames import CODINGS
+from ..writing.operands import CODINGS, dtype_name
 
 if TYPE_CHECKING:
     from ....codec import Profile
@@ -34,7 +34,7 @@ class DeviceView(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.tensor.nbytes
+        return int(self.tensor.nbytes)
 
 
 class _Copy(NamedTuple):
@@ -82,7 +82,7 @@ class DeviceCopies:
         self._slot_nbytes = 0
 
     def view(self, array: torch.Tensor) -> DeviceView:
-        dtype = FROM_TORCH.get(str(array.dtype).removeprefix("torch."))
+        dtype = dtype_name(array)
         if dtype is None or array.layout != torch.strided or array.is_conj() or array.is_neg():
             raise UnsupportedTensorError(
                 f"expected a dense tensor of a dtype that safetensors names, got {array.dtype}, {array.layout}"
@@ -102,7 +102,8 @@ class DeviceCopies:
         if copy is not None and copy.content.device != new.device:  # the tensor was moved
             copy = _Copy(copy.content.to(new.device), None)
         if view.tensor.dtype in CODINGS and may_save(view.dtype, view.nbytes):
-            nbytes = compress_bound(dtype=view.dtype, shape=view.shape, profile="fast") + new.numel() // 4096
+            more = new.numel() // 4096  # of a relative frame, as encode_into says
+            nbytes = compress_bound(dtype=view.dtype, shape=view.shape, profile="fast") + more
             slot = torch.empty(nbytes, dtype=torch.uint8, device=new.device)
             size = torch.empty(1, dtype=torch.int64, device=new.device)
             if base_hash is None or copy is None:

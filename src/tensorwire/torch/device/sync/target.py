@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ...._ground.text import count
-from ....codec import FROM_TORCH
 from ....errors import BaseMismatchError, ErrorContext, UnsupportedTensorError
 from ....files.names import shown
 from ....sync.elsewhere import OTHER_TIES
@@ -17,6 +16,7 @@ from ....sync.versions import Position, Tensor
 from ..frame import decode_frame
 from ..writing.applying import apply_
 from ..writing.hashes import content_hashes
+from ..writing.operands import dtype_name
 from ..writing.status import Status, error_of
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class DeviceTarget:
 
 
 def _layout(tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
-    return FROM_TORCH.get(str(tensor.dtype).removeprefix("torch."), ""), tuple(tensor.shape)
+    return dtype_name(tensor) or "", tuple(tensor.shape)
 
 
 def _tied(arrays: Mapping[str, Any]) -> dict[str, str]:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ...._ground.copies import not_copied
-from ....codec import FROM_TORCH, address_of, decompress, frame_info
+from ....codec import address_of, decompress, frame_info
 from ....errors import BaseMismatchError, FormatError, UnsupportedTensorError
-from ...frames.turn import is_capturing
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
-from .kept import Kept, driver_of
+from ..nvidia import driver_of
+from .kept import Kept
+from .launch_data import LaunchData
+from .operands import ALIGNMENT, LEAF_NBYTES, dtype_name
 from .status import Status, status_of
 
 if TYPE_CHECKING:
     from ..driver import Driver
 
-_ALIGNMENT = 16  # of frames and tensors, for kernels
 _THREADS = 256  # relative.cuh
-_LEAF_NBYTES = 1 << 17  # of content (docs/format.md)
 _SHARED_NBYTES = 49_152  # apply.cuh
 _PARTS = 2  # of a leaf, each for a block of threads: a block of the format has as many bytes in most frames
 _OPENED_NBYTES = 64  # relative.cuh
@@ -49,12 +50,14 @@ def apply_(
 
     In a graph, first make the call once outside: with the same frames, tensors and status, before the graph is
     captured. What it needs then stays on the device until the process ends. Each replay reads what the frames hold by
-    then. Any thread may call it, also several at once, but not with the same tensors.
+    then. Any thread may call it, also several at once, but not with the same tensors. Nothing else may write to frames
+    and tensors meanwhile.
 
     Args:
         frames: contiguous uint8 tensors of one dimension, all on one device; on a CUDA device at multiples of 16 bytes.
             Each begins with a frame; bytes may follow.
-        tensors: as many, contiguous, on the same device; on a CUDA device at multiples of 16 bytes. No two share memory.
+        tensors: as many, contiguous, on the same device; on a CUDA device at multiples of 16 bytes. No two of them
+            share memory.
         status: int32, (count,), on the same device: gets a `Status` for each, which `raise_for` makes an error of.
         verify: compare the content hashes of base and result, and check all blocks before the first word is written. A
             tensor that has the frame's content already is left as it is, with status DONE: to apply a frame twice is no
@@ -70,8 +73,8 @@ def apply_(
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
     """
     frames, tensors = list(frames), [each.detach() for each in tensors]
-    _check(frames, tensors, status)
     driver = driver_of(status.device)
+    _check(frames, tensors, status, ALIGNMENT if driver is not None else 1)
     if driver is None:
         for number, (frame, tensor) in enumerate(zip(frames, tensors, strict=True)):
             status[number] = _apply_on_host(frame, tensor, verify)
@@ -114,7 +117,7 @@ class Batch:
 
 
 class _Group:
-    """Those with words of one size."""
+    """Pairs of a batch with words of one size."""
 
     def __init__(
         self,
@@ -126,19 +129,11 @@ class _Group:
         table = _table(pairs)
         pair_of = np.repeat(np.arange(len(pairs), dtype=np.uint32), table["leaves"])
         self._count, self._leaves, self._verify = len(pairs), len(pair_of), verify
-        parts = [table.view(np.uint8), pair_of.view(np.uint8)]
-        sizes = [*map(len, parts), len(pairs) * _OPENED_NBYTES, (len(pairs) + 2 * len(pair_of)) * 8]
-        held = torch.zeros(sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), dtype=torch.uint8)
-        places = np.cumsum([0, *(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)])
-        for part, place in zip(parts, places, strict=False):
-            held.numpy()[place : place + len(part)] = part
-        self._copied: torch.cuda.Event | None = None
-        if status.is_cuda:
-            held = held.pin_memory().to(status.device, non_blocking=True)
-            self._copied = torch.cuda.Event()
-            self._copied.record(torch.cuda.current_stream(status.device))
-        self._held = held
-        on_device = [held[start:stop] for start, stop in zip(places, places[1:], strict=False)]
+        opened = np.zeros(len(pairs) * _OPENED_NBYTES // 8, np.int64)
+        messages = np.zeros(len(pairs) + 2 * len(pair_of), np.int64)
+        pair_of = np.pad(pair_of, (0, len(pair_of) % 2)).view(np.int64)
+        self._data = LaunchData([table.view(np.int64), pair_of, opened, messages], status.device)
+        on_device = self._data.parts
         words = _WORDS[int(table["word_nbytes"][0])]
         common = {"pairs": on_device[0], "opened": on_device[2], "messages": on_device[3], "status": status}
         self._open = PackedKernel(
@@ -152,13 +147,11 @@ class _Group:
         self._apply = kernel(f"take_blocks<{words}, true>", _SHARED_NBYTES)
         if verify:
             self._check = kernel(f"take_blocks<{words}, false>", _SHARED_NBYTES)
-            self._compare_bases, self._compare_results = kernel("hash_leaves<false>"), kernel("hash_leaves<true>")
+            self._compare_bases = kernel("compare_tensors<false>")
+            self._compare_results = kernel("compare_tensors<true>")
 
     def launch(self, stream: int) -> None:
-        if self._copied is not None and not is_capturing(self._held.device):
-            current = torch.cuda.current_stream(self._held.device)
-            current.wait_event(self._copied)
-            self._held.record_stream(current)  # which may still read it when it is dropped
+        self._data.await_copy()
         self._open.launch(stream, self._count)
         if self._verify:
             self._check.launch(stream, self._leaves, _PARTS)
@@ -171,7 +164,7 @@ class _Group:
 _kept: Kept[Batch] = Kept()
 
 
-def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torch.Tensor) -> None:
+def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torch.Tensor, alignment: int) -> None:
     count, device = len(tensors), status.device
     if len(frames) != count:
         raise ValueError(f"expected {count} frames, one for each tensor, got {len(frames)}")
@@ -186,7 +179,7 @@ def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torc
                 f"expected frame {number} as a tensor of uint8 with one dimension, got {frame.dtype} and shape "
                 f"{tuple(frame.shape)}"
             )
-        if _name_of(tensor) is None or tensor.layout != torch.strided:
+        if dtype_name(tensor) is None or tensor.layout != torch.strided:
             raise UnsupportedTensorError(
                 f"expected tensors of dtypes that safetensors has, got one of {tensor.dtype} and layout "
                 f"{tensor.layout}: number {number}"
@@ -198,15 +191,11 @@ def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torc
                     f"strides {each.stride()}"
                 )
             address = address_of(each)
-            if device.type != "cpu" and address % _ALIGNMENT:
-                raise ValueError(f"expected {name} {number} at a multiple of {_ALIGNMENT} bytes, got {address:#x}")
+            if address % alignment:
+                raise ValueError(f"expected {name} {number} at a multiple of {alignment} bytes, got {address:#x}")
     spans = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each in tensors if each.nbytes)
-    if any(end > begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False)):
+    if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
         raise ValueError("expected tensors that share no memory, got two that do; give each one once")
-
-
-def _name_of(tensor: torch.Tensor) -> str | None:
-    return FROM_TORCH.get(str(tensor.dtype).removeprefix("torch."))
 
 
 def _by_words(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
@@ -218,16 +207,16 @@ def _by_words(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
 
 
 def _word_nbytes(tensor: torch.Tensor) -> int:
-    return tensor.element_size() // (2 if tensor.is_complex() else 1)
+    return int(tensor.element_size()) // (2 if tensor.is_complex() else 1)
 
 
 def _table(pairs: Sequence[tuple[int, torch.Tensor, torch.Tensor]]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     table = np.zeros(len(pairs), _PAIR)
     first = 0
     for place, (number, frame, tensor) in enumerate(pairs):
-        leaves = max(1, -(-tensor.nbytes // _LEAF_NBYTES))
+        leaves = max(1, -(-tensor.nbytes // LEAF_NBYTES))
         table[place] = (
-            frame.data_ptr(), frame.numel(), tensor.data_ptr(), tensor.nbytes, (_name_of(tensor) or "").encode(),
+            frame.data_ptr(), frame.numel(), tensor.data_ptr(), tensor.nbytes, (dtype_name(tensor) or "").encode(),
             first, leaves, number, _word_nbytes(tensor),
         )  # fmt: skip
         first += leaves
@@ -237,7 +226,7 @@ def _table(pairs: Sequence[tuple[int, torch.Tensor, torch.Tensor]]) -> np.ndarra
 def _apply_on_host(frame: torch.Tensor, tensor: torch.Tensor, verify: bool) -> Status:
     try:
         info = frame_info(frame)
-        if (info.dtype, info.uncompressed_nbytes) != (_name_of(tensor), tensor.nbytes):
+        if (info.dtype, info.uncompressed_nbytes) != (dtype_name(tensor), tensor.nbytes):
             return Status.ANOTHER_TENSOR
         decompress(frame, base=None if info.base_hash is None else tensor, out=tensor, verify=verify)
     except (FormatError, BaseMismatchError) as error:

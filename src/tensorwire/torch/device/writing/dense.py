@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ....codec import compress_bound
 from ..nvidia import driver_for
 from .encoding import PROFILES
-from .new_frames import CODINGS, Known, NewFrames, placed
+from .new_frames import Known, NewFrames
+from .operands import CODINGS, placed
 
 if TYPE_CHECKING:
     from ....codec import Profile
@@ -32,6 +33,5 @@ def encode_dense(tensor: torch.Tensor, profile: Profile, driver: Driver | None =
     slot = torch.empty(bound, dtype=torch.uint8, device=tensor.device)
     sizes = torch.empty(1, dtype=torch.int64, device=tensor.device)
     source = placed(tensor)
-    frames = NewFrames(driver, [source], None, [slot], profile, Known(False, False))
-    frames.encode(sizes, None, None)
+    NewFrames(driver, [source], None, [slot], profile, Known(False, False)).encode(sizes, None, None)
     return slot[: int(sizes)].clone()

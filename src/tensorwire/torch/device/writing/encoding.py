@@ -9,8 +9,10 @@ import torch
 
 from ....codec import address_of, byte_view, compress, compress_bytes, num_threads
 from ....errors import DoesNotFit, UnsupportedTensorError
-from .kept import Kept, driver_of
-from .new_frames import ALIGNMENT, CODINGS, Known, NewFrames, placed
+from ..nvidia import driver_of
+from .kept import Kept
+from .new_frames import Known, NewFrames
+from .operands import ALIGNMENT, CODINGS, placed
 
 if TYPE_CHECKING:
     from ....codec import Profile

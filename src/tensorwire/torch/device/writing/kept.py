@@ -9,38 +9,18 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ...._ground.copies import not_copied
 from ...frames.turn import is_capturing
-from ..nvidia import driver_for
 
 if TYPE_CHECKING:
     import torch
-
-    from ..driver import Driver
 
 _MOST = 16
 
 T = TypeVar("T")
 
 
-def driver_of(device: torch.device) -> Driver | None:
-    """What runs kernels on a device; None for the CPU.
-
-    Raises:
-        RuntimeError: it is neither the CPU nor a device whose kernels NVRTC compiles.
-    """
-    if device.type == "cpu":
-        return None
-    driver = driver_for(device)
-    if driver is None:
-        raise RuntimeError(
-            f"expected a device whose kernels NVRTC compiles, got {device}; the log says what is missing. Install "
-            "nvidia-cuda-nvrtc, or move the tensors to the CPU"
-        )
-    return driver
-
-
 class Kept(Generic[T]):
-    """Those of the last calls, and those that graphs have captured: their launch data are read at each replay. Serves
-    many threads at once."""
+    """What the last calls made, and what graphs have captured: its launch data are read at each replay. Serves many
+    threads at once."""
 
     __reduce_ex__ = not_copied("addresses on a device", "make the call again")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from ....codec import address_of
+from .operands import ALIGNMENT
 
-ALIGNMENT = 16
-"""Bytes: slots begin at such multiples for kernels, and so does a pool whose words are moved 16 bytes at a time."""
 FRAME_UNIT = 32
 """Bytes, of which every block and every frame has a multiple."""
 RUN = 256  # words

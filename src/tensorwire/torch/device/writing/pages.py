@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from ....errors import UnsupportedTensorError
-from .kept import driver_of
-from .new_frames import CODINGS
+from ..nvidia import driver_of
+from .operands import CODINGS
 from .page_reading import decode_pages
 from .page_writing import MOST_WORDS, encode_pages, frame_nbytes, slot_nbytes
 
