@@ -36,8 +36,9 @@ def encode_into(
     nothing. On the CPU the core does. The frames of both have the same content; their bytes may differ. Any thread may
     call it, also several at once.
 
-    In a graph, first make the call once outside: with the same tensors and slots, before the graph is captured. What it
-    needs then stays on the device until the process ends. Replays compress what the tensors hold by then.
+    In a graph, first make the call once outside: with the same tensors and slots, before the graph is captured. None of
+    the tensors may be one that is copied first: a copy has another place each time. What the call needs then stays on
+    the device until the process ends. Replays compress what the tensors hold by then.
 
     Args:
         tensors: of BF16, F16, F8_E4M3 or F8_E5M2, all on one device, of any shape. One that is not contiguous, or not
@@ -51,7 +52,8 @@ def encode_into(
             dtype, without the kinds for zeros and for words that lie close together, so that they are larger than the
             host's.
         base: what each tensor is relative to: as many tensors of the same dtypes and shapes, on the same device. They
-            may be the tensors themselves, or overlap them. A slot then takes 8 bytes more for each 32,768 elements.
+            may be the tensors themselves, or overlap them. Others may not write to them meanwhile, also not on another
+            stream. A slot then takes 8 bytes more for each 32,768 elements.
         hashes: uint8, (count, 16), on the same device: the content hashes of the tensors, if they are known, as bytes.
             Then they are not computed. It is your promise: with others a frame is invalid.
         base_hashes: the same of the bases.
