@@ -272,7 +272,7 @@ FOLDERS = {
         "publisher": {
             "checkpoints", "copies", "elsewhere", "frames", "new_shards", "ranks", "small_files", "store", "versions",
         },
-        "followed_arrays": {"checkpoints", "frames", "versions"},
+        "followed_arrays": {"checkpoints", "elsewhere", "frames", "versions"},
         "changes": {"followed_arrays", "versions"},
         "directories": {"frames", "small_files", "versions"},
         "follower": {"changes", "directories", "elsewhere", "followed_arrays", "frames", "store", "versions"},
