@@ -363,10 +363,14 @@ FOLDERS = {
         "writing": {"cuda_kernels", "driver", "nvidia", "plan"},
     },
     "torch/device/writing": {
-        "encoding": {"new_frames"},
+        "applying": {"given", "kept", "status"},
+        "dense": {"encoding", "new_frames"},
+        "encoding": {"given", "kept", "new_frames"},
+        "hashes": {"kept"},
+        "page_tensors": {"given"},
         "page_writing": {"new_frames", "page_tensors"},
         "page_reading": {"new_frames", "page_tensors", "status"},
-        "pages": {"kept", "page_reading", "page_writing"},
+        "pages": {"kept", "new_frames", "page_reading", "page_writing"},
     },
     "torch/device/triton": {
         "blocks": {"fields"},

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 import tensorwire.torch  # noqa: E402
 from tensorwire import BaseMismatchError, CorruptDataError, UnsupportedTensorError  # noqa: E402
 from tensorwire.sync import Follower, Publisher  # noqa: E402
+from tensorwire.sync import elsewhere as elsewhere_module  # noqa: E402
 from tensorwire.torch.device.sync import target as target_module  # noqa: E402
 from tensorwire.torch.device.sync.memory import DeviceMemory  # noqa: E402
 
@@ -195,3 +196,21 @@ def test_changes_are_for_arrays_of_the_host(tmp_path: Path) -> None:
         follower.changes()
     assert "5 tensors on a device" in repr(follower) or "6 tensors on a device" in repr(follower)
     assert tensorwire.torch is not None
+
+
+class OnGpu:
+    """What a publisher sees of a tensor on a GPU before anything is read of it."""
+
+    is_cuda, device = True, "cuda:0"
+
+
+def test_a_forgotten_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elsewhere_module, "_KNOWN", [])
+    for call in (
+        lambda: Publisher(tmp_path / "store").publish({"matrix": OnGpu()}),
+        lambda: Follower(tmp_path / "store", {"matrix": OnGpu()}, in_place=True),
+    ):
+        with pytest.raises(
+            UnsupportedTensorError, match=r"expected an import of tensorwire\.torch before tensors on a"
+        ):
+            call()

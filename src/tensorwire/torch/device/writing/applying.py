@@ -16,6 +16,7 @@ from ....errors import BaseMismatchError, FormatError, UnsupportedTensorError
 from ...frames.turn import is_capturing
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
+from .given import check_tensor, listed
 from .kept import Kept, driver_of
 from .status import Status, status_of
 
@@ -69,10 +70,12 @@ def apply_(
     Raises:
         UnsupportedTensorError: safetensors has no name for the dtype of a tensor. Nothing is launched then, here and
             below.
+        TypeError: something is no tensor, or a tensor is given in the place of a list.
         ValueError: lengths, dtypes, shapes, devices or places do not go together.
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
     """
-    frames, tensors = list(frames), [each.detach() for each in tensors]
+    frames, tensors = listed("frames", frames), [each.detach() for each in listed("tensors", tensors)]
+    check_tensor("status", status)
     driver = driver_of(status.device)
     _check(frames, tensors, status, _ALIGNMENT if driver is not None else 1)
     if driver is None:

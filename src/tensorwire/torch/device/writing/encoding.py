@@ -9,6 +9,7 @@ import torch
 
 from ....codec import byte_view, compress, compress_bytes, num_threads
 from ....errors import DoesNotFit, UnsupportedTensorError
+from .given import check_tensor, listed
 from .kept import Kept, driver_of
 from .new_frames import ALIGNMENT, CODINGS, Known, NewFrames, placed
 
@@ -56,12 +57,14 @@ def encode_into(
 
     Raises:
         UnsupportedTensorError: the dtype of a tensor is another one. Nothing is launched then, here and below.
+        TypeError: something is no tensor, or a tensor is given in the place of a list.
         ValueError: there is no such profile; or lengths, dtypes, shapes or devices do not go together; or there are
             hashes of bases without these.
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
         LimitExceededError: a tensor is larger than the format allows.
     """
-    tensors, out, bases = list(tensors), list(out), None if base is None else list(base)
+    tensors, out, bases = listed("tensors", tensors), listed("out", out), None if base is None else listed("base", base)
+    check_tensor("sizes", sizes)
     _check(tensors, out, sizes, hashes)
     _check_bases(tensors, bases, profile, base_hashes)
     if not tensors:

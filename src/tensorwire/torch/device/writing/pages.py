@@ -43,12 +43,15 @@ class DevicePages:
 
         Raises:
             UnsupportedTensorError: the dtype is another one.
+            TypeError: page_words is no whole number, such as the shape of a page.
             ValueError: page_words or room is out of range.
         """
         if dtype not in CODINGS:
             raise UnsupportedTensorError(
                 f"expected pages of {', '.join(map(str, CODINGS))}, got {dtype}", advice="send such pages as they are"
             )
+        if not isinstance(page_words, int):
+            raise TypeError(f"expected the number of elements as page_words, got {page_words!r:.60}")
         if not 1 <= page_words <= MOST_WORDS:
             raise ValueError(f"expected pages of 1 to {MOST_WORDS} elements, got {page_words}")
         room = _ROOM[dtype == torch.bfloat16] if room is None else room
@@ -77,6 +80,7 @@ class DevicePages:
                 it is where the pool has no such page.
 
         Raises:
+            TypeError: something is no tensor.
             ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
@@ -101,6 +105,7 @@ class DevicePages:
                 page.
 
         Raises:
+            TypeError: something is no tensor.
             ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
