@@ -95,7 +95,7 @@ def test_a_follower_on_the_host_gets_the_same(tmp_path: Path, monkeypatch: pytes
 
 
 def test_versions_of_the_host_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of both profiles; the second version is relative."""
+    """Frames of both profiles; the second version is relative."""
     with monkeypatch.context() as patched:
         patched.setattr(DeviceMemory, "takes", lambda *_: False)
         publisher, trained = Publisher(tmp_path / "store", profile="compact"), weights()

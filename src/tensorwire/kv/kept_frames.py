@@ -33,7 +33,7 @@ BUFFER_NBYTES = 4096
 
 _ENDING = ".tensorwire"
 _NAME = re.compile(r"((?:[0-9a-f]{2})+)\.([^.]+)" + re.escape(_ENDING))
-"""Of a file: the frame's key, and the mark."""
+"""Bytes of a file: the frame's key, and the mark."""
 _LABEL_NBYTES = 32
 """What is behind the frame in a file. Room does not count it, as a file rarely takes one more unit for it."""
 

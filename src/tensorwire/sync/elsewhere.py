@@ -26,7 +26,7 @@ class Target(Protocol):
 
     @property
     def number(self) -> int | None:
-        """Of the version that is there."""
+        """The version that is there."""
 
     @property
     def staged(self) -> Position | None: ...

@@ -211,7 +211,7 @@ class Publisher:
             yield name, _Held(Tensor(view.dtype, view.shape, found), copy, copies)
 
     def _copies_for(self, array: Any) -> Copies:
-        """Those in the memory that it lies in."""
+        """The copies in the memory that the array lies in."""
         memory = memory_of(array)
         if memory is not None and memory not in self._copies:
             self._copies[memory] = memory.copies(self._profile, self._threads)
@@ -235,8 +235,8 @@ class Publisher:
             named_tensors: all tensors, or those of this rank, NumPy arrays or torch tensors: a mapping, or pairs in
                 any order, of which one at a time is in use. One in this process's memory may be written to meanwhile;
                 then followers get a mix of old and new values, the same ones that the next version is relative to.
-                Those on a device, once tensorwire.torch was imported, are encoded there on torch's current stream, and
-                only frames come to the host.
+                Tensors on a device, once tensorwire.torch was imported, are encoded there on torch's current stream,
+                and only frames come to the host.
             version: its number, above that of the version before; by default the next one. Ranks give the same one.
             anchor: have this version hold all tensors. Rank 0 decides.
             small_files: a directory, or the URL of one, whose small files (config.json, the tokenizer) travel with this

@@ -26,7 +26,7 @@ def tensors(sizes: Sequence[int]) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(("checked", "sizes"), [(True, SIZES[:7]), (False, SIZES)])
 def test_hashes_of_a_batch(checked: bool, sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all sizes together, in two launches; and by the core."""
+    """Tensors of all sizes together, in two launches; and by the core."""
     given = tensors(sizes)
     expected = [content_hash(each.numpy().tobytes()) for each in given]
     assert [row.tobytes() for row in hashes.content_hashes(given).numpy()] == expected

@@ -19,7 +19,6 @@ from tests.support.disguised import DEVICE, Disguised, DisguisedDevice, plain  #
 from .stand_in import StandIn  # noqa: E402
 from .test_encoding import bits, normal, random_bits  # noqa: E402
 
-
 TABLES_NBYTES = 1024
 """What comes from the host to open a frame: not the frame."""
 
@@ -73,7 +72,7 @@ def test_the_host_makes_the_others(device: DisguisedDevice, tensor: torch.Tensor
 
 
 def test_odd_tensors(device: DisguisedDevice) -> None:
-    """Of other places and strides: they are copied first."""
+    """Tensors at other places and with other strides: they are copied first."""
     base = normal(70, 33)
     for tensor in (base[1:], base.t(), base[:, 3:9], normal(), torch.empty(0, 5, dtype=torch.bfloat16)):
         compressed = CompressedTensor.from_dense(Disguised(tensor), "resident")

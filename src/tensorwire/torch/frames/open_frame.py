@@ -19,11 +19,11 @@ from .team import team
 from .turn import is_capturing
 
 if TYPE_CHECKING:
-    from ...codec import FrameInfo
     from types import TracebackType
 
     from torch import Tensor
 
+    from ...codec import FrameInfo
     from ...storage.ahead import Ahead
     from ...storage.local import InputFile
 

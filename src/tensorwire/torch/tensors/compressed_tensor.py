@@ -95,8 +95,8 @@ class CompressedTensor(LazyTensor):
 
     @classmethod
     def from_dense(cls, tensor: Tensor, profile: Profile = "fast", *, linear_mode: str = "exact") -> CompressedTensor:
-        """Compress a tensor; the result is on its device. There kernels compress BF16, F16 and F8 in profiles "fast" and
-        "resident", if it is a GPU with NVRTC; else the CPU does.
+        """Compress a tensor; the result is on its device. On a GPU with NVRTC kernels compress BF16, F16 and F8 in
+        profiles "fast" and "resident"; all else is compressed on the CPU.
 
         Args:
             tensor: of any dtype that both torch and safetensors have; one that is not contiguous is copied first.

@@ -2,8 +2,9 @@
 //
 // take_blocks<T, WRITE>: blocks of threads for each leaf of the tensors, in a grid of leaves by some. Takes the blocks
 // of the frame that begin in its part of the leaf: checks their checksums, and all that they hold; or applies them.
-// compare_tensors<RESULT>: a block of threads for each leaf, which hashes it. The last one of a pair compares the content
-// hash, and says whether the frame is to be applied; or, behind that, whether the tensor has become what it should be.
+// compare_tensors<RESULT>: a block of threads for each leaf, which hashes it. The last one of a pair compares the
+// content hash, and says whether the frame is to be applied; or, behind that, whether the tensor has become what it
+// should be.
 //
 // They are launched so: open_frames, take_blocks<T, false>, compare_tensors<false>, take_blocks<T, true>,
 // compare_tensors<true>. Without checks: open_frames, take_blocks<T, true>.
@@ -13,8 +14,8 @@
 // T is u8 or u16 where words have as many bits; u32 for larger ones, of which no block of kind sparse is applied.
 // kRelativeThreads threads. take_blocks has kTakeSharedNbytes of shared memory.
 //
-// With checks nothing is written of a frame that has a block that is not valid. What frames hold must not change between
-// the launches: those behind open_frames go by places that it has checked.
+// With checks nothing is written of a frame that has a block that is not valid. What frames hold must not change
+// between the launches: those behind open_frames go by places that it has checked.
 #pragma once
 #include "copy.cuh"
 #include "step_tiles.cuh"

@@ -1,5 +1,5 @@
-// New frames finished: the encoder's number, the checksum of the index, the hashes and the header of each frame, and its
-// size: 0 where it does not fit into its slot. A relative frame whose blocks are all same has no index.
+// New frames finished: the encoder's number, the checksum of the index, the hashes and the header of each frame, and
+// its size: 0 where it does not fit into its slot. A relative frame whose blocks are all same has no index.
 //
 //   frames, ends, leaves  as in new_frames.cuh
 //   headers  u64: the fixed part and the shape of each frame, zero where this kernel writes

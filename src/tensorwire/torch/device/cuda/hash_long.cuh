@@ -4,8 +4,8 @@
 
 constexpr u32 kPiecesAtOnce = 128;  // of which the sums are in shared memory: those of a leaf
 
-// H of a message, in warp 0 as `merged` gives it, by WARPS warps. `data` is at a multiple of 8 bytes, `sums` is room for
-// 8 * kPiecesAtOnce numbers in shared memory. A barrier stands before it ends, behind all that reads `sums`.
+// H of a message, in warp 0 as `merged` gives it, by WARPS warps. `data` is at a multiple of 8 bytes, `sums` is room
+// for 8 * kPiecesAtOnce numbers in shared memory. A barrier stands before it ends, behind all that reads `sums`.
 template <u32 WARPS>
 DEV u64 hash_by_block(const u8* data, u32 nbytes, u64* sums) {
   constexpr u32 MOST = kPiecesAtOnce - 1;  // behind the pieces of a part stands some of the next one

@@ -1,5 +1,6 @@
 // Frames of tensors, in slots, made in two steps: kernels write the blocks, and tell where each ends (write_blocks.cuh;
-// write_steps.cuh those of relative frames); then finish_frames writes what stands before the blocks (finish_frames.cuh). What they share:
+// write_steps.cuh those of relative frames); then finish_frames writes what stands before the blocks
+// (finish_frames.cuh). What they share:
 //
 //   frames   NewFrame: the launch data of tensors, on the device as all that follows
 //   ends     u64: for each block of all tensors where it ends in its frame, as places.cuh tells it

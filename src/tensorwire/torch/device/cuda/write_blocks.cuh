@@ -14,8 +14,8 @@
 // Grid of the first: as many blocks as items, of kWriters threads; shared memory: hashed + room, and kSumsNbytes at
 // least. Of the second: any number of blocks; what the encoder needs, and kSumsNbytes at least.
 //
-// An encoder has WORD_NBYTES and AT_ONCE, how many blocks of threads a processor has at once, and encodes n words at a multiple of 16 bytes, as encode_block of encode.cuh does; WHOLE
-// says that n is a multiple of 256:
+// An encoder has WORD_NBYTES and AT_ONCE, how many blocks of threads a processor has at once, and encodes n words at a
+// multiple of 16 bytes, as encode_block of encode.cuh does; WHOLE says that n is a multiple of 256:
 //   Encoded encode<WHOLE>(const u8* words, u32 n, u8* out, u32 capacity, u8* shared)
 #pragma once
 #include "copy.cuh"

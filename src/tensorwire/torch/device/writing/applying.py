@@ -120,7 +120,7 @@ class Batch:
 
 
 class _Group:
-    """Those with words of one size."""
+    """Pairs of a batch with words of one size."""
 
     def __init__(
         self,
@@ -158,18 +158,14 @@ class _Group:
         self._apply = kernel(f"take_blocks<{words}, true>", _SHARED_NBYTES)
         if verify:
             self._check = kernel(f"take_blocks<{words}, false>", _SHARED_NBYTES)
-            self._compare_bases, self._compare_results = (
-                kernel("compare_tensors<false>"),
-                kernel("compare_tensors<true>"),
-            )
+            self._compare_bases = kernel("compare_tensors<false>")
+            self._compare_results = kernel("compare_tensors<true>")
 
     def launch(self, stream: int) -> None:
         if self._copied is not None and not is_capturing(self._held.device):
             current = torch.cuda.current_stream(self._held.device)
             current.wait_event(self._copied)
-            self._held.record_stream(
-                current
-            )  # it may go when it is no longer kept, but not before the kernels are done
+            self._held.record_stream(current)  # which may be another one than that of the memory
         self._open.launch(stream, self._count)
         if self._verify:
             self._check.launch(stream, self._leaves, _PARTS)
