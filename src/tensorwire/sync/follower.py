@@ -278,7 +278,7 @@ def _target_of(
     if len(memories) > 1:
         raise UnsupportedTensorError(
             "expected arrays that lie in one kind of memory, got some on a device and some that are not",
-            advice="make a follower for each",
+            advice="move all of them to the device, or all to the CPU",
         )
     if not in_place:
         raise ValueError("expected in_place=True for arrays on a device, which are changed where they lie")
