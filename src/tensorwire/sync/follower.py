@@ -74,8 +74,8 @@ class Follower:
 
     Raises:
         TypeError: `target` is neither of the two.
-        UnsupportedTensorError: with `in_place`, an array takes no content where it lies: it is read-only or on a
-            device, say, or shares a part of its memory with another one.
+        UnsupportedTensorError: with `in_place`, an array takes no content where it lies: it is read-only, say, or
+            shares a part of its memory with another one; or some arrays are on a device and some are not.
         ValueError: the directory is a URL, `copies` is given with `in_place` or a dict, or `framework` with a
             directory or is none.
         ImportError: torch is missing, with framework "pt".

@@ -53,7 +53,8 @@ class DevicePages:
         if not isinstance(page_words, int):
             raise TypeError(f"expected the number of elements as page_words, got {page_words!r:.60}")
         if not 1 <= page_words <= MOST_WORDS:
-            raise ValueError(f"expected pages of 1 to {MOST_WORDS} elements, got {page_words}")
+            larger = "; a larger page is several, as pool.view(-1, ELEMENTS) has them" if page_words > 0 else ""
+            raise ValueError(f"expected pages of 1 to {MOST_WORDS} elements, got {page_words}{larger}")
         room = _ROOM[dtype == torch.bfloat16] if room is None else room
         if not 0 <= room <= 1:
             raise ValueError(f"expected room for a part of the elements, from 0 to 1, got {room}")
