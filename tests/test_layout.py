@@ -366,7 +366,7 @@ FOLDERS = {
         "applying": {"given", "kept", "status"},
         "dense": {"encoding", "new_frames"},
         "encoding": {"given", "kept", "new_frames"},
-        "hashes": {"kept"},
+        "hashes": {"given", "kept"},
         "page_tensors": {"given"},
         "page_writing": {"new_frames", "page_tensors"},
         "page_reading": {"new_frames", "page_tensors", "status"},

@@ -166,7 +166,7 @@ def test_dicts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     Publisher(tmp_path / "store").publish(weights())
     with pytest.raises(ValueError, match="expected in_place=True for arrays on a device"):
         Follower(tmp_path / "store", weights())
-    with pytest.raises(UnsupportedTensorError, match="on a device and some .* move all of them to the device"):
+    with pytest.raises(UnsupportedTensorError, match=r"on a device and some .* move all of them to the device"):
         Follower(tmp_path / "store", {**weights(), "number": torch.zeros(3, dtype=torch.int64)}, in_place=True)
     with pytest.raises(UnsupportedTensorError, match="expected a contiguous tensor"):
         Follower(tmp_path / "store", {"matrix": weights()["matrix"].T}, in_place=True)

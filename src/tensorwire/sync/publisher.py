@@ -85,9 +85,9 @@ class Publisher:
     """Publishes versions of tensors to a store, of which followers make the same tensors, bit for bit.
 
     A version holds what changed since the one before; every 25th or so, an anchor, holds everything. The publisher
-    keeps one copy of each tensor where it lies: in memory, or on a device, for which tensorwire.torch has to be imported
-    before. One thread at a time may use it, and one publisher a store. Several ranks
-    that have a part of the tensors each may be one publisher.
+    keeps one copy of each tensor where it lies: in memory, or on a device, for which tensorwire.torch has to be
+    imported before. One thread at a time may use it, and one publisher a store. Several ranks that have a part of the
+    tensors each may be one publisher.
 
     Args:
         store: a directory, which is made if it is not there, or a URL.

@@ -14,6 +14,7 @@ import tensorwire  # noqa: E402
 from reference.tensorwire_reference import decode  # noqa: E402
 from tensorwire import UnsupportedTensorError, compress_bound, frame_info  # noqa: E402
 from tensorwire.codec import FrameReader, content_hash  # noqa: E402
+from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.device import encode_into  # noqa: E402
 from tensorwire.torch.device.writing import encoding, kept  # noqa: E402
 from tensorwire.torch.device.writing.kept import Kept  # noqa: E402
@@ -257,6 +258,10 @@ WRONG: list[tuple[str, type[Exception], str, Any]] = [
      lambda x: {"out": byte_slots(999)[0]}),
     ("an array", TypeError, r"a tensor of torch as tensors\[1\], got ndarray",
      lambda x: {"tensors": [x, np.zeros(50, np.float16)]}),
+    ("a compressed tensor", UnsupportedTensorError, r"a plain tensor as tensors\[1\], got CompressedTensor",
+     lambda x: {"tensors": [x, CompressedTensor.from_dense(x)]}),
+    ("negated when it is read", UnsupportedTensorError, "give tensor.resolve_neg",
+     lambda x: {"tensors": [x, torch._neg_view(x)]}),
     ("a list of sizes", TypeError, "a tensor of torch as sizes, got list", lambda x: {"sizes": [0, 0]}),
 ]  # fmt: skip
 

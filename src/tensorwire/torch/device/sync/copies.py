@@ -13,6 +13,7 @@ from ....files.frame_file import Stored
 from ....files.writer import may_save, saves
 from ....sync.copies import Encoded
 from ..writing.encoding import encode_into
+from ..writing.given import check_tensor
 from ..writing.hashes import content_hashes
 from ..writing.new_frames import CODINGS
 
@@ -82,8 +83,9 @@ class DeviceCopies:
         self._slot_nbytes = 0
 
     def view(self, array: torch.Tensor) -> DeviceView:
+        check_tensor("a tensor to publish", array)
         dtype = FROM_TORCH.get(str(array.dtype).removeprefix("torch."))
-        if dtype is None or array.layout != torch.strided or array.is_conj() or array.is_neg():
+        if dtype is None or array.layout != torch.strided:
             raise UnsupportedTensorError(
                 f"expected a dense tensor of a dtype that safetensors names, got {array.dtype}, {array.layout}"
             )

@@ -15,6 +15,7 @@ from ....files.names import shown
 from ....sync.versions import Position, Tensor
 from ..frame import decode_frame
 from ..writing.applying import apply_
+from ..writing.given import check_tensor
 from ..writing.hashes import content_hashes
 from ..writing.status import Status, error_of
 
@@ -186,7 +187,8 @@ def _tied(arrays: Mapping[str, Any]) -> dict[str, str]:
     found = {name: name for name in arrays}
     spans = []
     for name, tensor in arrays.items():
-        if tensor.layout != torch.strided or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        check_tensor(f"the target {shown(name)}", tensor)
+        if tensor.layout != torch.strided or not tensor.is_contiguous():
             raise UnsupportedTensorError("expected a contiguous tensor, got another one", tensor=name)
         if tensor.numel():
             spans.append((str(tensor.device), tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes, name))

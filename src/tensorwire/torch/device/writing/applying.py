@@ -68,8 +68,8 @@ def apply_(
             tensor. A damaged one may leave wrong values, and to apply a frame twice is a mistake.
 
     Raises:
-        UnsupportedTensorError: safetensors has no name for the dtype of a tensor. Nothing is launched then, here and
-            below.
+        UnsupportedTensorError: safetensors has no name for the dtype of a tensor; or its words do not lie at its
+            address, as those of a sharded or compressed one. Nothing is launched then, here and below.
         TypeError: something is no tensor, or a tensor is given in the place of a list.
         ValueError: lengths, dtypes, shapes, devices or places do not go together.
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.

@@ -10,6 +10,7 @@ import torch
 from ....codec import byte_view, content_hash
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
+from .given import listed
 from .kept import driver_of
 
 _THREADS, _SHARED_NBYTES = 256, 8192  # content_hashes.cuh
@@ -30,9 +31,11 @@ def content_hashes(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         uint8, (count, 16), on that device.
 
     Raises:
+        UnsupportedTensorError: the words of one do not lie at its address.
         ValueError: they are on several devices, or there is none.
         RuntimeError: the device has no NVRTC.
     """
+    tensors = listed("tensors", tensors)
     if len({each.device for each in tensors}) != 1:
         raise ValueError(
             f"expected tensors on one device, got {len(tensors)} on {sorted({str(t.device) for t in tensors})}"
