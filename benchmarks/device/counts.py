@@ -52,6 +52,8 @@ _ESCAPED_RUNS = 5
 _PAGE_NBYTES = 49_344
 """Its bytes."""
 _PAGE_SHARED_NBYTES = 4096 + 9392
+_BLOCK_NBYTES, _WRITTEN_SHARED_NBYTES = 49_184, 3328 + 51_264
+"""The bytes of a block of a longer tensor, and what its kernel needs."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,30 @@ def _of_pages() -> tuple[float, ...]:
     sums = _PAGE_NBYTES // 1024 / _WARPS, once, 1, 0
     chain = divmod(pairs - 1, 8)
     return sampled, whole, *uncoded, *encoded, *others, *sums, 0, 0, 3, *chain
+
+
+def _written(what: str, *, hashes: bool, most: float) -> Counted:
+    """A block of a tensor that is written to its place, with its checksum or without."""
+    pairs, once = _WORDS // _RUN // 2, 1 / _WARPS  # once: by one warp
+    sampled, constant, stored = 0, 0, (0, 0)  # few words; equal ones; such as have no digits
+    encoded = pairs / 2 / _WARPS, 0, Some(_ESCAPED_PAIRS / _WARPS, 1), Some(2 * once, 1)  # two, one; lists; the tail
+    sums, chain = (0, 0, 0, 0), (0, 0, 0)
+    if hashes:
+        sums = (_BLOCK_NBYTES // 1024 / _WARPS, once, 1, 0)  # whole pieces, and the last one
+        chain = (0, Some(once, 6), 0)  # eight of 48 pieces at a time
+    place, copies, leaf = (once, 1), (0, 0, _BLOCK_NBYTES // 4096 / 4), (0,) * 7  # where blocks before it end
+    loops = (sampled, constant, *encoded, *stored, *sums, *place, *chain, *copies, *leaf)
+    kernel, going_on = Kernel("write_blocks.cuh", "write_blocks<Resident<Bf16>>"), (1, 1, 1, once, 0, 0)
+    return Counted(what, kernel, 256, _WORDS, loops, _WRITTEN_SHARED_NBYTES, going_on, most=most, at_once=4)
+
+
+def _hashed_leaf() -> Counted:
+    """A leaf of 65,536 words, by the same kernel."""
+    once = 1 / _WARPS
+    loops = (*(0,) * 20, 127 / _WARPS, Some(once, 1), 1, 0, 0, Some(once, 15), Some(once, 7))
+    kernel, going_on = Kernel("write_blocks.cuh", "write_blocks<Resident<Bf16>>"), (1, 1, 1, 1, once, 1)
+    what = "hash a leaf beside blocks"
+    return Counted(what, kernel, 256, 2 * _WORDS, loops, _WRITTEN_SHARED_NBYTES, going_on, most=4, at_once=4)
 
 
 def _of_read_pages() -> tuple[float | Some, ...]:
@@ -268,6 +294,18 @@ KERNELS = (
     _uncounted("encode pages in F8_E4M3, of any size", "page.cuh", "encode_pages<F8E4M3, false>"),
     _uncounted("encode pages in F8_E5M2", "page.cuh", "encode_pages<F8E5M2, true>"),
     _uncounted("encode pages in F8_E5M2, of any size", "page.cuh", "encode_pages<F8E5M2, false>"),
+    _written("write blocks `resident`", hashes=True, most=13),
+    _written("write blocks `resident`, without checksums", hashes=False, most=9),
+    _hashed_leaf(),
+    *(
+        _uncounted(f"write blocks `resident`{what}", "write_blocks.cuh", f"write_blocks<Resident<{layout}>>")
+        for what, layout in ((" in F16", "F16"), (" in F8_E4M3", "F8E4M3"), (" in F8_E5M2", "F8E5M2"))
+    ),
+    *(
+        _uncounted(f"write what is left of blocks{what}", "write_blocks.cuh", f"write_others<Resident<{layout}>>")
+        for what, layout in (("", "Bf16"), (" in F16", "F16"), (" in F8_E4M3", "F8E4M3"), (" in F8_E5M2", "F8E5M2"))
+    ),
+    _uncounted("finish frames", "finish_frames.cuh", "finish_frames"),
     _of_steps(),
     *(
         Counted(

@@ -160,12 +160,21 @@ inline uint64_t bits_at(const uint64_t* bits, uint64_t at) {
 
 template <class T, unsigned kClasses>
 inline Changed<kClasses> find_changed(const uint8_t* base, uint64_t present, Cursor<kClasses>* at) {
+  // The target that adds compares words at once; others their upper bytes, if more than once.
+  constexpr bool kByTops = kClasses > 2 && !Masks::kAdds;
+  uint8_t tops[kMaskWords];
+  if constexpr (kByTops) {
+    for (size_t i = 0; i < kMaskWords; ++i) tops[i] = top_of(load<T>(base + i * sizeof(T)));
+  }
   Changed<kClasses> changed;
   uint64_t rest = present;  // words of this class and of higher ones
 #pragma GCC unroll 8
   for (unsigned c = 0; c < kClasses; ++c) {
     uint64_t higher = 0;
-    if (c + 1 < kClasses) higher = Masks::reach<T>(base, static_cast<T>(at->limits[c])) & present;
+    if (c + 1 < kClasses) {
+      const T limit = static_cast<T>(at->limits[c]);
+      higher = (kByTops ? Masks::at_least(tops, top_of(limit)) : Masks::reach<T>(base, limit)) & present;
+    }
     const uint64_t mask = rest & ~higher;
     uint64_t seen = at->seen[c];
     asm("" : "+r"(seen));  // else GCC keeps those of two classes in a vector, from which both are taken each time

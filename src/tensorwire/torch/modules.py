@@ -38,9 +38,9 @@ def compress_module(
 
     Args:
         model: on the CPU, or on a device, which then compresses them as `CompressedTensor.from_dense` says. Parameters
-            of BF16, F16, F32 and F8 are compressed. A parameter that shares memory with other tensors of the model
-            stays as it is, and so does one with other strides than a new tensor has: torch sums in another order where
-            a matrix lies by columns.
+            of BF16, F16, F32 and F8 are compressed. Parameters that share memory with other tensors of the model stay
+            as they are, and so do parameters with other strides than a new tensor has: torch sums in another order
+            where a matrix lies by columns.
         profile: "fast", or "resident", which is larger; where it decodes faster, docs/performance.md says.
         min_numel: smaller parameters stay as they are, and so do those that would not become smaller.
         linear_mode: "exact", or "fused": linear layers in a summation order of our own, without a dense weight.

@@ -121,8 +121,8 @@ class StandIn:
         self._watched: list[tuple[torch.Tensor, bool]] = []
 
     def watch(self, *tensors: torch.Tensor, writable: bool = False) -> None:
-        """Buffers of later launches: contiguous tensors, each with exactly its own bytes, whose addresses stand in
-        tables. They are read alone, unless they are writable."""
+        """Buffers of later launches: contiguous tensors, each with exactly its own bytes. A tensor whose address stands
+        in a table is read alone, unless it is writable."""
         self._watched += [(tensor, writable) for tensor in tensors]
 
     def forget(self) -> None:

@@ -72,7 +72,7 @@ def test_the_host_makes_the_others(device: DisguisedDevice, tensor: torch.Tensor
 
 
 def test_odd_tensors(device: DisguisedDevice) -> None:
-    """Tensors at other places and with other strides: they are copied first."""
+    """At other places and with other strides they are copied first."""
     base = normal(70, 33)
     for tensor in (base[1:], base.t(), base[:, 3:9], normal(), torch.empty(0, 5, dtype=torch.bfloat16)):
         compressed = CompressedTensor.from_dense(Disguised(tensor), "resident")

@@ -113,7 +113,7 @@ DEV bool take_by_tiles(T* words, u32 n, const u8* block, u32 nbytes, u32 num_cla
     if (WRITE) move_words(words + first, classes, ordered, s);
     __syncthreads();
   }
-  if (t < num_classes && !(right && is_through(walk))) s->answer = kInvalid;
+  if (t < num_classes && !(right && is_through(walk))) atomicExch(&s->answer, (u32)kInvalid);
   __syncthreads();
   return s->answer != kInvalid;
 }

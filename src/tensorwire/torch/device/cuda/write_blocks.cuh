@@ -114,7 +114,8 @@ GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
   if (t < 32) {
     u64 place = work.item ? end_before(ends + work.frame.ends, work.item) : first_place(work.frame, block.stored);
     if (t == 0) work.place = place, tell(work.end(ends), place + told(block.nbytes, left ? kLeft : 0));
-  } else if (t < 64 && !left) {
+  }
+  if (t / 32 == 1 && !left) {
     u64 hash = hash_of_sums(sums, hash_padded(block.nbytes), last_of(bytes, block.nbytes));
     if (t == 32) work.checksum = (u32)hash;
   }
@@ -133,7 +134,7 @@ GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
 }
 
 template <class ENCODER>
-GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
+GLOBAL void BOUNDS(kWriters, 2)
     write_others(const NewFrame* __restrict__ frames, const u32* __restrict__ items, u64* ends, u32 count) {
   SHARED(u8, shared);
   SHARED_ARRAY(Work, works, 1);

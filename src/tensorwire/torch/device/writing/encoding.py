@@ -57,7 +57,8 @@ def encode_into(
 
     Raises:
         UnsupportedTensorError: the dtype of a tensor is another one; or its words do not lie at its address, as those
-            of a sharded or compressed one. Nothing is launched then, here and below.
+            of a sharded or compressed one; or it has rows that are longer than the device's shared memory. Nothing is
+            launched then, here and below.
         TypeError: something is no tensor, or a tensor is given in the place of a list.
         ValueError: there is no such profile; or lengths, dtypes, shapes or devices do not go together; or there are
             hashes of bases without these.
