@@ -370,7 +370,7 @@ FOLDERS = {
         "page_tensors": {"given"},
         "page_writing": {"new_frames", "page_tensors"},
         "page_reading": {"new_frames", "page_tensors", "status"},
-        "pages": {"kept", "new_frames", "page_reading", "page_writing"},
+        "pages": {"given", "kept", "new_frames", "page_reading", "page_writing"},
     },
     "torch/device/triton": {
         "blocks": {"fields"},

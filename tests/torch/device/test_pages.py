@@ -202,6 +202,8 @@ def test_arguments() -> None:
             DevicePages(words, room=room)
     with pytest.raises(TypeError, match="a tensor of torch as page_ids, got list"):
         pages.encode(pool, [0, 1], out, sizes)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a tensor of torch as pool, got ndarray"):
+        pages.encode(pool.float().numpy(), ids, out, sizes)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"expected the number of elements as page_words, got \(16, 8, 128\)"):
         DevicePages((16, 8, 128))  # type: ignore[arg-type]
     with pytest.raises(tensorwire.UnsupportedTensorError, match=r"expected pages of .*, got torch.float32"):

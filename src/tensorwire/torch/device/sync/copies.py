@@ -35,7 +35,7 @@ class DeviceView(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.tensor.nbytes
+        return int(self.tensor.nbytes)
 
 
 class _Copy(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ....errors import UnsupportedTensorError
+from .given import check_tensor
 from .kept import driver_of
 from .new_frames import CODINGS
 from .page_reading import decode_pages
@@ -85,6 +86,7 @@ class DevicePages:
             ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
+        check_tensor("pool", pool)
         encode_pages(pool, page_ids, out, sizes, self.page_words, self.dtype, self.frame_nbytes, driver_of(pool.device))
 
     def decode(self, frames: torch.Tensor, pool: torch.Tensor, page_ids: torch.Tensor, status: torch.Tensor) -> None:
@@ -110,4 +112,5 @@ class DevicePages:
             ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
+        check_tensor("pool", pool)
         decode_pages(frames, pool, page_ids, status, self.page_words, self.dtype, driver_of(pool.device))
