@@ -257,10 +257,7 @@ FOLDERS = {
         "state_dict_file": {"distributed_tensors"},
         "distributed_conversion": {"distributed_tensors", "state_dict_file"},
     },
-    "safetensors": {
-        "numpy": {"order"},
-        "torch": {"order", "shared"},
-    },
+    "safetensors": {"numpy": {"order"}, "torch": {"order", "shared"}},
     "sync": {
         "versions": {"small_files"},
         "new_version": {"versions"},
@@ -273,15 +270,7 @@ FOLDERS = {
         "copies": {"versions"},
         "elsewhere": {"copies", "frames", "versions"},
         "publisher": {
-            "checkpoints",
-            "copies",
-            "elsewhere",
-            "frames",
-            "new_shards",
-            "ranks",
-            "small_files",
-            "store",
-            "versions",
+            "checkpoints", "copies", "elsewhere", "frames", "new_shards", "ranks", "small_files", "store", "versions",
         },
         "followed_arrays": {"checkpoints", "frames", "versions"},
         "changes": {"followed_arrays", "versions"},
@@ -362,21 +351,19 @@ FOLDERS = {
         "sync": {"frame", "writing"},
         "writing": {"cuda_kernels", "driver", "nvidia", "plan"},
     },
+    "torch/device/sync": {"memory": {"copies", "target"}},
     "torch/device/writing": {
-        "applying": {"given", "kept", "status"},
-        "dense": {"encoding", "new_frames"},
-        "encoding": {"given", "kept", "new_frames"},
-        "hashes": {"given", "kept"},
-        "page_tensors": {"given"},
-        "page_writing": {"new_frames", "page_tensors"},
-        "page_reading": {"new_frames", "page_tensors", "status"},
-        "pages": {"given", "kept", "new_frames", "page_reading", "page_writing"},
+        "applying": {"given", "kept", "launch_data", "operands", "status"},
+        "hashes": {"launch_data", "operands"},
+        "new_frames": {"launch_data", "operands"},
+        "encoding": {"given", "kept", "new_frames", "operands"},
+        "dense": {"encoding", "new_frames", "operands"},
+        "page_tensors": {"given", "operands"},
+        "page_writing": {"operands", "page_tensors"},
+        "page_reading": {"operands", "page_tensors", "status"},
+        "pages": {"given", "operands", "page_reading", "page_writing"},
     },
-    "torch/device/triton": {
-        "blocks": {"fields"},
-        "kernels": {"blocks", "fields"},
-        "decode": {"fields", "kernels"},
-    },
+    "torch/device/triton": {"blocks": {"fields"}, "kernels": {"blocks", "fields"}, "decode": {"fields", "kernels"}},
     "torch/traffic": {
         "codecs": {"arguments"},
         "budget": {"arguments", "codecs"},
@@ -384,18 +371,14 @@ FOLDERS = {
         "collectives": {"codecs", "counters", "exchange"},
         "attach": {"arguments", "budget", "choice", "codecs", "collectives", "counters", "exchange"},
     },
-    "torch/traffic/codecs": {
-        "float8": {"grouped"},
-        "grid": {"grouped"},
-        "parts": {"codec"},
-    },
+    "torch/traffic/codecs": {"float8": {"grouped"}, "grid": {"grouped"}, "parts": {"codec"}},
     "torch/traffic/attach": {
         "all_to_all": {"attachment"},
         "backend": {"attachment"},
         "ddp": {"attachment"},
         "fsdp": {"attachment"},
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("part", FOLDERS)

@@ -37,7 +37,7 @@ FAST_LATER = (8976, 1336, 12)
 _FAST_NBYTES = 43744
 """What it takes."""
 _FAST_SHARED_NBYTES = 35328 + 47168
-"""Bytes of shared memory: for the encoder, and for the block."""
+"""Shared memory for the encoder, and for the block."""
 _TILE_WORDS = 16 * 4096
 """Words of a tile of a matrix with 4096 columns, two blocks."""
 _RESOLVED_NBYTES, _TEAMS_NBYTES = 9264, 25504

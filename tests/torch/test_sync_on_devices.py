@@ -198,6 +198,21 @@ def test_changes_are_for_arrays_of_the_host(tmp_path: Path) -> None:
     assert tensorwire.torch is not None
 
 
+def test_nothing_is_left_of_a_version_that_failed(tmp_path: Path) -> None:
+    """Neither tensors that waited for their frames, nor copies as bases."""
+    publisher, trained, target = Publisher(tmp_path / "store"), weights(), weights(1)
+    follower = Follower(tmp_path / "store", target, in_place=True)
+    publisher.publish(trained)
+    with pytest.raises(UnsupportedTensorError, match="expected a dense tensor"):
+        publisher.publish({**stepped(weights(2)), "extra": torch.ones(3), "other": torch.zeros(3).to_sparse()})
+    for number in (1, 2):
+        assert publisher.publish(trained).is_anchor == (number == 1)
+        assert follower.stage() is not None
+        follower.commit()
+        assert same(target, trained)
+        trained = stepped(trained)
+
+
 class OnGpu:
     """What a publisher sees of a tensor on a GPU before anything is read of it."""
 

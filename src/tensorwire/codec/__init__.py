@@ -23,6 +23,7 @@ from .hasher import ContentHasher
 from .view.arrays import (
     AS_BYTES,
     TensorView,
+    address_of,
     array_layout,
     array_shape,
     as_array,
@@ -63,6 +64,7 @@ __all__ = [
     "Layout",
     "Profile",
     "TensorView",
+    "address_of",
     "array_layout",
     "array_shape",
     "as_array",

@@ -33,7 +33,7 @@ BUFFER_NBYTES = 4096
 
 _ENDING = ".tensorwire"
 _NAME = re.compile(r"((?:[0-9a-f]{2})+)\.([^.]+)" + re.escape(_ENDING))
-"""Bytes of a file: the frame's key, and the mark."""
+"""Names of files: the frame's key, and the mark."""
 _LABEL_NBYTES = 32
 """What is behind the frame in a file. Room does not count it, as a file rarely takes one more unit for it."""
 
@@ -240,8 +240,8 @@ class FramesInDirectory(KeptFrames):
     __reduce_ex__ = not_copied("an open directory", "make another one of the same directory")
 
     def __init__(self, directory: Path, mark: str, capacity_nbytes: int) -> None:
-        """Make the directory and list it. Files that lie there count too; those with a key and
-        another mark are removed, and no others.
+        """Make the directory and list it. Files that lie there count too; those with a key and another mark are
+        removed, and no others.
 
         A second process may use the directory: what it adds meanwhile is not found, and what it takes away is missed.
 

@@ -64,6 +64,9 @@ class Copies(Protocol):
     def encoded(self, *, last: bool) -> Iterator[Encoded]:
         """What was put and is ready, in its order; with `last` all of it."""
 
+    def drop(self) -> None:
+        """Forget what was put and not given: its version has failed."""
+
 
 class HostCopies:
     """Implements Copies, in this process's memory."""
@@ -96,6 +99,9 @@ class HostCopies:
     def encoded(self, *, last: bool) -> Iterator[Encoded]:
         while self._ready:
             yield self._ready.pop(0)
+
+    def drop(self) -> None:
+        self._ready = []
 
     def _stored(
         self, name: str, dtype: str, shape: tuple[int, ...], new: memoryview, copy: memoryview, base_hash: str | None

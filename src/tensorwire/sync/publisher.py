@@ -363,6 +363,8 @@ class Publisher:
         """Hold these tensors, and put those that changed."""
         if isinstance(named_tensors, Sized):
             check_count(len(named_tensors))
+        for copies in self._copies.values():
+            copies.drop()
         names: set[str] = set()
         in_store, self._in_store = self._in_store, {}
         with Frames(self._store, {} if is_anchor else in_store) as frames:

@@ -11,7 +11,7 @@ Fiber* current;
 Launch launch;
 u8* stacks;
 bool failed;
-std::vector<u8> arena;
+u32 arena_nbytes;
 u32 epoch, short_epochs[kMostThreads / 32], group_epochs[kMostThreads / 128];
 Fiber fibers[kMostThreads];
 u32 shared_end;
@@ -179,7 +179,7 @@ static bool release_some() {
 
 static void run_block() {
   u32 warps = launch.threads / 32, order[kMostThreads / 32];
-  memset(arena.data(), 0xA5, arena.size());
+  memset(shim_place.shared, 0xA5, arena_nbytes);
   statics.clear();
   shared_end = kGuard + ((launch.shared_nbytes + 15) & ~15u) + kGuard;
   epoch++;
@@ -254,12 +254,14 @@ extern "C" __attribute__((visibility("default"))) int shim_launch(const Launch* 
   if (!stacks) {
     stacks =
         (u8*)mmap(nullptr, (size_t)kMostThreads * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    shim_place.shared =
+        (u8*)mmap(nullptr, 2 * kApart, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) +
+        kApart;
     dl_iterate_phdr(find_module, nullptr);
     for (u32 i = 0; i < 32; i++) lanes_order[i] = i;
   }
-  arena.resize(kGuard + launch.shared_nbytes + 16 + kGuard + kStatic + kGuard + 16);
+  arena_nbytes = kGuard + launch.shared_nbytes + 16 + kGuard + kStatic + kGuard;
   prepare_checks();
-  shim_place.shared = (u8*)(((u64)arena.data() + 15) & ~15ull);
   shim_place.threads = {launch.threads, 1, 1};
   shim_place.blocks = launch.grid;
   const Index& grid = launch.grid;

@@ -9,6 +9,7 @@
 #pragma GCC visibility push(hidden)
 
 constexpr u32 kStack = 64 << 10;
+constexpr size_t kApart = 64 << 20;
 constexpr u32 kMostThreads = 1024;
 constexpr u32 kGuard = 256;
 constexpr u32 kStatic = 232 << 10;  // of both kinds of shared memory, the most that a block may have
@@ -79,7 +80,9 @@ extern Fiber fibers[kMostThreads];
 extern Launch launch;
 extern u8* stacks;
 extern bool failed;
-extern std::vector<u8> arena;  // all shared memory, with its guards
+// All shared memory, with its guards, from shim_place.shared on. It is far from the buffers of launches: a thread
+// without work may compute an address that lies behind its buffer.
+extern u32 arena_nbytes;
 extern u32 epoch, short_epochs[kMostThreads / 32], group_epochs[kMostThreads / 128];
 extern u32 shared_end;
 struct Static {

@@ -18,7 +18,7 @@ u32 first_epoch;  // of the block
 
 }  // namespace
 
-void prepare_checks() { touched.resize(arena.size()); }
+void prepare_checks() { touched.resize(arena_nbytes); }
 
 void prepare_block() { first_epoch = epoch; }
 
@@ -31,7 +31,7 @@ void* shim_static_shared(const void* key, size_t nbytes) {
     if (known.key == key) return shim_place.shared + known.at;
   u32 at = shared_end;
   shared_end += (u32)((nbytes + 15) & ~15ull) + kGuard;
-  if (shared_end > arena.size() - 16) FAIL("more than %u bytes of shared arrays", kStatic);
+  if (shared_end > arena_nbytes) FAIL("more than %u bytes of shared arrays", kStatic);
   statics.push_back({key, at, (u32)nbytes});
   return shim_place.shared + at;
 }
@@ -124,7 +124,7 @@ static void check(const void* place, u64 nbytes, Access access) {
     return;
   }
   u64 shared = (u64)shim_place.shared;
-  if (at >= shared && at + nbytes <= shared + arena.size()) {
+  if (at >= shared && at + nbytes <= shared + arena_nbytes) {
     u32 from = (u32)(at - shared);
     if (!is_shared(from, nbytes)) {
       FAIL("%s %llu bytes of shared memory outside its arrays, from byte %lld on (the launch asked for %u bytes)",
@@ -156,7 +156,7 @@ void check_wgmma(u32 at, u32 nbytes) {
 }
 
 void shim_kept(const void* at) {
-  if ((const u8*)at >= shim_place.shared && (const u8*)at < shim_place.shared + arena.size())
+  if ((const u8*)at >= shim_place.shared && (const u8*)at < shim_place.shared + arena_nbytes)
     FAIL("an address in shared memory is taken for one in global memory");
 }
 

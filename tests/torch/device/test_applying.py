@@ -16,6 +16,7 @@ from benchmarks.synthetic_pairs import synthetic_pair  # noqa: E402
 from reference.tensorwire_reference import Constant, Kind, Same, Sparse, Stored, encode  # noqa: E402
 from tensorwire import UnsupportedTensorError  # noqa: E402
 from tensorwire.codec import torch_name  # noqa: E402
+from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.device import Status, apply_, encode_into, raise_for  # noqa: E402
 from tensorwire.torch.device.writing import applying, encoding  # noqa: E402
 from tensorwire.torch.device.writing.applying import Batch  # noqa: E402
@@ -337,3 +338,14 @@ def test_arguments_are_checked() -> None:
         apply_([bytes(8)], [tensor], status)  # type: ignore[list-item]
     with pytest.raises(ValueError, match="expected numbers of Status, 0 to 8, got 25088; give the status itself"):
         raise_for(torch.tensor([0, 25088]))
+
+
+def test_a_tensor_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a compressed one tells is no address."""
+    driver = StandIn()
+    monkeypatch.setattr(applying, "driver_of", lambda device: driver)
+    frame, base, _ = pair_of("BF16", 300, 0.02)
+    tensor = CompressedTensor.from_dense(bytes_tensor(base).view(torch.bfloat16))
+    with pytest.raises(UnsupportedTensorError, match="expected a tensor with memory of its own, got CompressedTensor"):
+        apply_([bytes_tensor(frame)], [tensor], torch.zeros(1, dtype=torch.int32))
+    assert not driver.launches

@@ -182,6 +182,23 @@ def driver_for(device: torch.device) -> Driver | None:
         return _driver(torch.cuda.current_device() if device.index is None else device.index)
 
 
+def driver_of(device: torch.device) -> Driver | None:
+    """What runs kernels on a device; None for the CPU.
+
+    Raises:
+        RuntimeError: it is neither the CPU nor a device whose kernels NVRTC compiles.
+    """
+    if device.type == "cpu":
+        return None
+    driver = driver_for(device)
+    if driver is None:
+        raise RuntimeError(
+            f"expected tensors on the CPU, or on a GPU of NVIDIA's whose kernels NVRTC compiles, got some on {device}; "
+            "move them to the CPU, or install what the log says is missing, such as nvidia-cuda-nvrtc"
+        )
+    return driver
+
+
 @functools.cache
 def _driver(index: int) -> Driver | None:
     try:

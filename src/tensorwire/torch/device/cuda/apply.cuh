@@ -18,6 +18,7 @@
 // between the launches: those behind open_frames go by places that it has checked.
 #pragma once
 #include "copy.cuh"
+#include "labels.cuh"
 #include "step_tiles.cuh"
 
 constexpr u32 kTakeSharedNbytes = 49152;
@@ -42,7 +43,6 @@ struct Applying {
   const Pair* pair;
   Opened* opened;
   u32 leaf;  // of the pair
-  u32 leaf_nbytes;
   u64* message;
 };
 
@@ -50,8 +50,6 @@ DEV Applying applying_of(const Pair* pairs, Opened* opened, u64* messages, const
   u32 which = pair_of[blockIdx.x];
   Applying own = {pairs + which, opened + which};
   own.leaf = blockIdx.x - own.pair->first_leaf;
-  u64 begin = (u64)own.leaf * kLeafNbytes;
-  own.leaf_nbytes = (u32)min(own.pair->nbytes - begin, (u64)kLeafNbytes);
   own.message = messages + 2ull * own.pair->first_leaf + which;
   return own;
 }
@@ -175,12 +173,11 @@ DEV bool has_changed(const Applying& own, u32* said) {
   return changed;
 }
 
-// Hash the leaf, and note its hash where that of the content will look for it.
-DEV void hash_leaf(const Applying& own, u64* sums) {
+// Note the hash of the leaf where that of the content will look for it. A barrier has to follow.
+DEV void note_hash(const Applying& own, u64* sums) {
   if (own.pair->nbytes == 0) return;
-  const u8* leaf = (const u8*)own.pair->tensor + (u64)own.leaf * kLeafNbytes;
-  u64 hash = hash_by_block<kRelativeWarps>(leaf, own.leaf_nbytes, sums);
-  if (threadIdx.x < 2) own.message[1 + 2 * own.leaf + threadIdx.x] = hash;
+  u64* hash = own.message + 1 + 2 * own.leaf;
+  hash_leaf<kRelativeWarps>((const u8*)own.pair->tensor, own.pair->nbytes, own.leaf, sums, hash);
 }
 
 // Whether this block of threads is the last one of its pair; what the others wrote is there then.
@@ -200,14 +197,12 @@ DEV u64 content_hash_of(const Applying& own, u64* sums) {
   return hash_by_block<kRelativeWarps>((const u8*)own.message, 8 + 16 * leaves, sums);
 }
 
-// Whether the frame has this hash at `offset` of its header. In warp 0.
-DEV bool has_hash(const Pair& pair, u32 offset, u64 hash) {
+// Whether the frame has this hash there in its header. In warp 0.
+DEV bool has_hash(const Pair& pair, Field field, u64 hash) {
   u32 lane = threadIdx.x & 31;
-  bool other = lane < 2 && ((const u64*)(pair.frame + offset))[lane] != hash;
+  bool other = lane < 2 && ((const u64*)pair.frame)[field + lane] != hash;
   return !__any_sync(0xffffffffu, other);
 }
-
-constexpr u32 kAtContentHash = 80, kAtBaseHash = 96;
 
 template <class T, bool WRITE>
 GLOBAL void BOUNDS(kRelativeThreads, 4)
@@ -245,11 +240,11 @@ GLOBAL void BOUNDS(kRelativeThreads, 4)
   SHARED_ARRAY(u32, said, 1);
   Applying own = applying_of(pairs, opened, messages, pair_of);
   if (RESULT ? !own.opened->goes : !own.opened->open) return;
-  if (!RESULT || has_changed(own, said)) hash_leaf(own, sums);
+  if (!RESULT || has_changed(own, said)) note_hash(own, sums);
   if (!is_last(own, said)) return;
   u64 hash = content_hash_of(own, sums);
   if (threadIdx.x >= 32) return;
-  bool is_result = has_hash(*own.pair, kAtContentHash, hash), is_base = has_hash(*own.pair, kAtBaseHash, hash);
+  bool is_result = has_hash(*own.pair, kFieldContentHash, hash), is_base = has_hash(*own.pair, kFieldBaseHash, hash);
   if (threadIdx.x) return;
   if (RESULT) {
     if (!is_result) status[own.pair->number] = kCorrupt;

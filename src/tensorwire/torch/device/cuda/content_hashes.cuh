@@ -22,14 +22,8 @@ GLOBAL void BOUNDS(kHashing, 4)
   SHARED(u64, sums);
   uint2 item = items[blockIdx.x];
   Hashed own = tensors[item.x];
-  u64 begin = (u64)item.y * kLeafNbytes;
-  const u8* leaf = (const u8*)own.content + begin;
-  u32 nbytes = (u32)min(own.nbytes - begin, (u64)kLeafNbytes);
-  hash_sums(leaf, nbytes, kHashingWarps, sums);
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  u64 hash = hash_of_sums(sums, hash_padded(nbytes), last_of(leaf, nbytes));
-  if (threadIdx.x < 2) messages[own.message + 1 + 2 * item.y + threadIdx.x] = hash;
+  u64* hash = messages + own.message + 1 + 2 * item.y;
+  hash_leaf<kHashingWarps>((const u8*)own.content, own.nbytes, item.y, sums, hash);
 }
 
 GLOBAL void BOUNDS(kHashing, 4)

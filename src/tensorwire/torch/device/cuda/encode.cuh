@@ -183,6 +183,18 @@ DEV u32 encode_streams(const u8* words, u32 n, u32 lo, u8* out, const EncodeRoom
   return __reduce_add_sync(0xffffffffu, count);
 }
 
+// How many words escape, where the streams are not written. A barrier is in it.
+template <class L>
+COLD u32 count_escapes(const u8* words, u32 n, u32 lo, u32* counters) {
+  u32 found = 0, lane = threadIdx.x & 31;
+#pragma unroll 1
+  for (u32 i = threadIdx.x; i < n; i += kEncoders) found += exponent_of<L>(word_at<L>(words, i)) - lo >= OneTier<L>::NAMED;
+  found = __reduce_add_sync(0xffffffffu, found);
+  if (lane == 0) counters[kFound + (threadIdx.x >> 5)] = found;
+  __syncthreads();
+  return __reduce_add_sync(0xffffffffu, lane < kEncodingWarps ? counters[kFound + lane] : 0);
+}
+
 template <class L, bool WHOLE, bool SUMS>
 DEV Encoded encode_block(const u8* words, u32 n, Sampled sampled, u32 align, u8* out, u32 capacity,
                          const EncodeRoom& room, u64* sums) {
@@ -190,14 +202,21 @@ DEV Encoded encode_block(const u8* words, u32 n, Sampled sampled, u32 align, u8*
   constexpr bool FROM_REGISTERS = SUMS && L::NBYTES == 2;
   u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   u32 raw = (n * L::NBYTES + align - 1) & ~(align - 1), streams = one_tier_nbytes<L>(n);
-  u32 nbytes = (streams + kOneTierDescriptor + align - 1) & ~(align - 1), escapes = 0;
+  const auto nbytes_with = [&](u32 escapes) {
+    return (((streams + escapes + 3) & ~3u) + kOneTierDescriptor + align - 1) & ~(align - 1);
+  };
+  u32 nbytes = nbytes_with(0), escapes = 0;
   bool constant = sampled.alike && raw > align && is_constant<L>(words, n, room);
-  bool coded = !constant && nbytes < raw && nbytes <= capacity;
+  bool smaller = !constant && nbytes < raw, coded = smaller && nbytes <= capacity;
+  if (smaller && !coded) {
+    escapes = count_escapes<L>(words, n, sampled.lo, room.counters);
+    nbytes = nbytes_with(escapes);
+  }
   if (coded) {
     Escapes own;
     escapes = encode_streams<L, WHOLE, FROM_REGISTERS>(words, n, sampled.lo, out, room, sums, own);
     u32 end = streams + escapes;
-    nbytes = (((end + 3) & ~3u) + kOneTierDescriptor + align - 1) & ~(align - 1);
+    nbytes = nbytes_with(escapes);
     if (nbytes < raw && escapes <= kMostEscapes && nbytes <= capacity) {
       u8 *list = room.lists + warp * room.list_nbytes, *to = out + streams + own.earlier;
       if (own.found > room.list_nbytes)

@@ -1,7 +1,7 @@
 // Blocks of profile fast, encoded: kinds cascade and cascade2 with any tier shape and the rest verbatim, constant, or
 // stored.
 //
-//   Tiers<WIDTHS> tiers = sample_tiers<L, WIDTHS, WHOLE>(words, n, room);
+//   Tiers<WIDTHS> tiers = sample_tiers<L, WIDTHS>(words, n, room);
 //   Encoded block = encode_tiers<L, WIDTHS, WHOLE>(words, n, tiers, align, out, capacity, room);
 //
 //   WIDTHS    four bits for each tier, as in words.cuh: 0x8322 for 2, 2, 3

@@ -8,20 +8,10 @@
 //   sizes    i64
 // Grid: as many blocks as tensors, of kWriters threads. Shared memory: kSumsNbytes + kHeaderNbytes.
 #pragma once
+#include "labels.cuh"
 #include "new_frames.cuh"
 
-constexpr u64 kNumberTag = 1, kEncoderNumber = 2;
 constexpr u32 kHeaderNbytes = 768;  // of the longest fixed part and shape, padded for H
-
-// What the fixed part has besides what the host knows, by numbers of 64 bits.
-enum Field : u32 {
-  kFieldHeader = 7,
-  kFieldData = 8,
-  kFieldContentHash = 10,
-  kFieldBaseHash = 12,
-  kFieldIndexChecksum = 14,
-  kFieldHeaderChecksum = 15
-};
 
 GLOBAL void BOUNDS(kWriters, 3) finish_frames(const NewFrame* __restrict__ frames, const u64* __restrict__ headers,
                                               const u64* __restrict__ ends, u64* leaves, const u64* __restrict__ hashes,
@@ -41,7 +31,7 @@ GLOBAL void BOUNDS(kWriters, 3) finish_frames(const NewFrame* __restrict__ frame
   u8* slot = (u8*)frame.slot;
   u64 begin = header_nbytes(frame, end);
   if (t < (begin - index_end(frame)) / 8) {
-    u64 number = t == 0 ? pair64(kNumberTag, 4) : t == 1 ? kEncoderNumber : 0;
+    u64 number = t == 0 ? pair64(kEncoderTag, 4) : t == 1 ? kEncoderNumber : 0;
     ((u64*)(slot + index_end(frame)))[t] = end & kNumbered ? number : 0;
   }
   u32 num_words = frame.index_at / 8;

@@ -32,3 +32,17 @@ DEV u64 hash_by_block(const u8* data, u32 nbytes, u64* sums) {
     if (ends) return acc;
   }
 }
+
+// Write the two numbers of the hash of a leaf of content to `hash`, by WARPS warps. `content` and `sums` are as above.
+// A barrier has to follow.
+template <u32 WARPS>
+DEV void hash_leaf(const u8* content, u64 nbytes, u32 leaf, u64* sums, u64* hash) {
+  u64 begin = (u64)leaf * kLeafNbytes;
+  u32 own = (u32)min(nbytes - begin, (u64)kLeafNbytes);
+  content += begin;
+  hash_sums(content, own, WARPS, sums);
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  u64 found = hash_of_sums(sums, hash_padded(own), last_of(content, own));
+  if (threadIdx.x < 2) hash[threadIdx.x] = found;
+}

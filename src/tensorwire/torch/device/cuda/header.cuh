@@ -32,7 +32,6 @@ FOLDED u32 fault_if(bool wrong, Check check) { return wrong ? fault_of(check, kC
 
 DEV Status status_of(u32 verdict) { return verdict == kNoneFails ? kDone : (Status)(verdict & 255); }
 
-constexpr u32 kIndexSumWord = 14, kChecksumWord = 15;  // of the fixed part
 constexpr u32 kNotCopied = 0xffffffff;
 constexpr u32 kMostIndexNbytes = 4096;  // with extensions, and with what the frame's alignment adds
 
@@ -50,8 +49,8 @@ struct HeaderRoom {
   METHOD u32 profile() const { return (u32)(head[1] >> 8) & 255; }
   METHOD u32 bits() const { return (u32)(head[3] >> 48); }
   METHOD u64 content_nbytes() const { return head[6]; }
-  METHOD u64 header_nbytes() const { return head[7]; }
-  METHOD u64 data_nbytes() const { return head[8]; }
+  METHOD u64 header_nbytes() const { return head[kFieldHeader]; }
+  METHOD u64 data_nbytes() const { return head[kFieldData]; }
   METHOD u32 block_words() const { return (u32)head[9]; }
   METHOD u32 padding_nbytes() const { return (u32)(head[9] >> 32); }
   // Of a block: where it begins behind the header, in units, and what else the index says of it.
@@ -66,12 +65,12 @@ DEV u32 dims_of(const u8* frame, u32 nbytes) { return nbytes < kFixedNbytes ? 0 
 DEV void copy_header(const u8* frame, u32 nbytes, HeaderRoom& room) {
   u32 begin = kFixedNbytes + 8 * dims_of(frame, nbytes), available = min(begin, nbytes), length = kNotCopied;
   const u64* words = (const u64*)frame;
-  u64 end = available < kFixedNbytes ? 0 : words[7];
+  u64 end = available < kFixedNbytes ? 0 : words[kFieldHeader];
   if (end >= begin && end <= nbytes && end - begin <= kMostIndexNbytes && end % 8 == 0) length = (u32)end - begin;
   for (u32 i = threadIdx.x; i < kHeadNwords; i += blockDim.x) {
     u64 value = 8 * i < available ? words[i] : 0;
-    room.head[i] = i == kChecksumWord ? 0 : value;
-    if (i == kChecksumWord) room.checksum = value;
+    room.head[i] = i == kFieldHeaderChecksum ? 0 : value;
+    if (i == kFieldHeaderChecksum) room.checksum = value;
   }
   u32 padded = length == kNotCopied ? 0 : hash_padded(length);
   for (u32 i = threadIdx.x; 8 * i < padded; i += blockDim.x) room.index[i] = 8 * i < length ? words[begin / 8 + i] : 0;
@@ -110,7 +109,7 @@ DEV u32 header_fault(const HeaderRoom& room, u32 nbytes, const Place& place) {
   if (warp == 1 || (of_index && room.index_nbytes != kNotCopied)) {
     u32 length = of_index ? room.index_nbytes : kFixedNbytes + 8 * min(room.ndim(), kMostDims);
     u64 hash = hash_by_warp(of_index ? room.index : room.head, hash_padded(length));
-    bool wrong = (threadIdx.x & 31) == 0 && hash != (of_index ? room.head[kIndexSumWord] : room.checksum);
+    bool wrong = (threadIdx.x & 31) == 0 && hash != (of_index ? room.head[kFieldIndexChecksum] : room.checksum);
     fault = fault_if(wrong, of_index ? kOfIndexSum : kOfHeaderSum);
   }
   return fault;

@@ -1,8 +1,21 @@
-// What headers of frames say of a layout, and which page a slot is of.
+// What headers of frames say: where, and of a layout. And which page a slot is of.
 #pragma once
 #include "frame.cuh"
 
 constexpr u64 kMagic = 0x0a1a0a0d46575493;
+
+// Where fields are in the fixed part, by numbers of 64 bits.
+enum Field : u32 {
+  kFieldHeader = 7,  // header_nbytes
+  kFieldData = 8,    // data_nbytes
+  kFieldContentHash = 10,
+  kFieldBaseHash = 12,
+  kFieldIndexChecksum = 14,
+  kFieldHeaderChecksum = 15
+};
+
+// The extension that says who encoded a frame.
+constexpr u64 kEncoderTag = 1, kEncoderNumber = 2;
 
 // The dtype's name in a header.
 template <class L>

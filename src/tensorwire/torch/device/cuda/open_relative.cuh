@@ -122,11 +122,11 @@ GLOBAL void BOUNDS(kRelativeThreads, 1)
   u64 zeros_from = 0;
   __syncthreads();
   if (!found) {  // the same for all threads, here and below
-    u64 checksum = header_words[15], index_checksum = header_words[14];
+    u64 checksum = header_words[kFieldHeaderChecksum], index_checksum = header_words[kFieldIndexChecksum];
     u32 nbytes = own->index_at;
     __syncthreads();
     for (u32 i = t; i < kHeadNwords; i += kRelativeThreads)
-      if (i == 15 || i >= nbytes / 8) header_words[i] = 0;
+      if (i == kFieldHeaderChecksum || i >= nbytes / 8) header_words[i] = 0;
     __syncthreads();
     if (t < 32) {
       u64 hash = hash_by_warp(header_words, hash_padded(nbytes));

@@ -18,7 +18,6 @@
 constexpr u32 kPageHeader = 160;  // fixed part, one dimension, one entry of the index, the encoder's number
 constexpr u32 kPageAlignment = 32;
 constexpr u32 kHeaderWords = 17, kIndexWords = 3;  // of 8 bytes: what each checksum is of
-constexpr u64 kEncoderTag = 1, kEncoderNumber = 2;
 constexpr u32 kMessage = kHashPad / 8;
 
 // Bytes of each warp's list of escapes. The sums of the block take their place, 64 bytes for each KiB of it.
@@ -48,19 +47,19 @@ DEV void write_header(u8* frame, const Encoded& block, u32 n, u32 padding, const
     header[3] = layout_bytes<L>();
     header[4] = dtype_name<L>();
     header[6] = nbytes;
-    header[7] = kPageHeader;
-    header[8] = block.nbytes;
+    header[kFieldHeader] = kPageHeader;
+    header[kFieldData] = block.nbytes;
     header[9] = pair64((n + 255) & ~255u, padding);
     header[16] = n;
   }
   __syncwarp();
   hash = hash_by_warp(of_block ? index : root, kHashPad);
-  if (lane < 2) header[10 + lane] = hash;
-  if (lane == 8) header[14] = hash;
+  if (lane < 2) header[kFieldContentHash + lane] = hash;
+  if (lane == 8) header[kFieldIndexChecksum] = hash;
   __syncwarp();
   hash = hash_by_warp(header, kHashPad);
   __syncwarp();
-  if (lane == 0) header[15] = hash;
+  if (lane == 0) header[kFieldHeaderChecksum] = hash;
   __syncwarp();
   if (lane < kHeaderWords + kIndexWords)
     ((u64*)frame)[lane] = lane < kHeaderWords ? header[lane] : index[lane - kHeaderWords];

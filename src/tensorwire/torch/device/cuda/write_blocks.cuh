@@ -75,13 +75,8 @@ DEV void begin_work(Work& work, const NewFrame* frames, const u32* item) {
 }
 
 DEV void write_leaf(const NewFrame& frame, u32 leaf, u64* leaves, u64* sums) {
-  const u8* content = (const u8*)frame.content + (u64)leaf * kLeafNbytes;
-  u32 nbytes = (u32)min(frame.nbytes - (u64)leaf * kLeafNbytes, (u64)kLeafNbytes), t = threadIdx.x;
-  hash_sums(content, nbytes, kWritingWarps, sums);
-  __syncthreads();
-  if (t >= 32) return;
-  u64 hash = hash_of_sums(sums, hash_padded(nbytes), last_of(content, nbytes));
-  if (t < 2) leaves[frame.leaves + 1 + 2 * leaf + t] = hash;
+  u64* hash = leaves + frame.leaves + 1 + 2 * leaf;
+  hash_leaf<kWritingWarps>((const u8*)frame.content, frame.nbytes, leaf, sums, hash);
 }
 
 template <class ENCODER>

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ....codec import FROM_TORCH, compress_bound, content_hash, frame_info
+from ....codec import compress_bound, content_hash, frame_info
 from ....errors import UnsupportedTensorError
 from ....files.frame_file import Stored
 from ....files.writer import may_save, saves
 from ....sync.copies import Encoded
 from ..writing.encoding import encode_into
-from ..writing.given import check_tensor
 from ..writing.hashes import content_hashes
-from ..writing.new_frames import CODINGS
+from ..writing.operands import CODINGS, dtype_name
 
 if TYPE_CHECKING:
     from ....codec import Profile
@@ -83,9 +82,8 @@ class DeviceCopies:
         self._slot_nbytes = 0
 
     def view(self, array: torch.Tensor) -> DeviceView:
-        check_tensor("a tensor to publish", array)
-        dtype = FROM_TORCH.get(str(array.dtype).removeprefix("torch."))
-        if dtype is None or array.layout != torch.strided:
+        dtype = dtype_name(array)
+        if dtype is None or array.layout != torch.strided or array.is_conj() or array.is_neg():
             raise UnsupportedTensorError(
                 f"expected a dense tensor of a dtype that safetensors names, got {array.dtype}, {array.layout}"
             )
@@ -102,7 +100,8 @@ class DeviceCopies:
     def put(self, name: str, view: DeviceView, copy: _Copy | None, base_hash: str | None) -> None:
         new, slot, size, found = view.tensor.flatten(), None, None, None
         if view.tensor.dtype in CODINGS and may_save(view.dtype, view.nbytes):
-            nbytes = compress_bound(dtype=view.dtype, shape=view.shape, profile="fast") + new.numel() // 4096
+            more = new.numel() // 4096  # of a relative frame, as encode_into says
+            nbytes = compress_bound(dtype=view.dtype, shape=view.shape, profile="fast") + more
             slot = torch.empty(nbytes, dtype=torch.uint8, device=new.device)
             size = torch.empty(1, dtype=torch.int64, device=new.device)
             if base_hash is None or copy is None:
@@ -124,6 +123,9 @@ class DeviceCopies:
         waiting, self._waiting, self._slot_nbytes = self._waiting, [], 0
         for each in waiting:
             yield self._encoded(each, 0 if each.size is None else int(each.size))
+
+    def drop(self) -> None:
+        self._waiting, self._slot_nbytes = [], 0
 
     def _encoded(self, each: _Waiting, nbytes: int) -> Encoded:
         view, copy = each.view, each.copy

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ...._ground.text import count
-from ....codec import FROM_TORCH
 from ....errors import BaseMismatchError, ErrorContext, UnsupportedTensorError
 from ....files.names import shown
 from ....sync.versions import Position, Tensor
 from ..frame import decode_frame
 from ..writing.applying import apply_
-from ..writing.given import check_tensor
 from ..writing.hashes import content_hashes
+from ..writing.operands import dtype_name
 from ..writing.status import Status, error_of
 
 if TYPE_CHECKING:
@@ -108,21 +107,24 @@ class DeviceTarget:
         self._position = goal
 
     def _apply(self, steps: Mapping[str, _Step]) -> None:
-        """A step of each tensor: relative frames in one batch."""
+        """A step of each tensor: relative frames in one batch for each device."""
         relative = {name: step for name, step in steps.items() if step.fetched.is_relative}
         for name in steps.keys() - relative.keys():
             step, tensor = steps[name], self._arrays[name]
             content = step.data.view(tensor.dtype) if step.fetched.frame is None else decode_frame(step.data)
             tensor.copy_(content.reshape(tensor.shape))
             self._check(name, step)
-        if not relative:
-            return
-        tensors = [self._arrays[name] for name in relative]
-        status = torch.empty(len(tensors), dtype=torch.int32, device=tensors[0].device)
-        apply_([step.data for step in relative.values()], tensors, status)
-        for (name, step), tensor, number in zip(relative.items(), tensors, status.tolist(), strict=True):
+        for device, names in self._by_device(relative):
+            tensors = [self._arrays[name] for name in names]
+            status = torch.empty(len(names), dtype=torch.int32, device=device)
+            apply_([relative[name].data for name in names], tensors, status)
+            self._see(status, {name: relative[name] for name in names})
+
+    def _see(self, status: torch.Tensor, steps: Mapping[str, _Step]) -> None:
+        """Whether frames were applied."""
+        for (name, step), number in zip(steps.items(), status.tolist(), strict=True):
             if number == Status.HOST_ONLY:
-                self._apply_by_host(name, step, tensor)
+                self._apply_by_host(name, step, self._arrays[name])
             elif number:
                 with ErrorContext(file=step.fetched.file, tensor=name):
                     raise error_of(number, "the frame")
@@ -139,12 +141,16 @@ class DeviceTarget:
 
     def _tensors(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         """What tensors are, with their hashes."""
-        chosen = list(names)
-        if not chosen:
-            return
-        hashes = content_hashes([self._arrays[name] for name in chosen]).cpu().numpy()
-        for name, found in zip(chosen, hashes, strict=True):
-            yield name, Tensor(*_layout(self._arrays[name]), found.tobytes().hex())
+        for _, some in self._by_device(names):
+            hashes = content_hashes([self._arrays[name] for name in some]).cpu().numpy()
+            for name, found in zip(some, hashes, strict=True):
+                yield name, Tensor(*_layout(self._arrays[name]), found.tobytes().hex())
+
+    def _by_device(self, names: Iterable[str]) -> Iterable[tuple[torch.device, list[str]]]:
+        found: dict[torch.device, list[str]] = {}
+        for name in names:
+            found.setdefault(self._arrays[name].device, []).append(name)
+        return found.items()
 
     def _checked_ties(self, goal: Position) -> dict[str, str]:
         """As `_tied`. ValueError if the tensors do not fit the version."""
@@ -175,7 +181,7 @@ class DeviceTarget:
 
 
 def _layout(tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
-    return FROM_TORCH.get(str(tensor.dtype).removeprefix("torch."), ""), tuple(tensor.shape)
+    return dtype_name(tensor) or "", tuple(tensor.shape)
 
 
 def _tied(arrays: Mapping[str, Any]) -> dict[str, str]:
@@ -187,8 +193,7 @@ def _tied(arrays: Mapping[str, Any]) -> dict[str, str]:
     found = {name: name for name in arrays}
     spans = []
     for name, tensor in arrays.items():
-        check_tensor(f"the target {shown(name)}", tensor)
-        if tensor.layout != torch.strided or not tensor.is_contiguous():
+        if tensor.layout != torch.strided or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
             raise UnsupportedTensorError("expected a contiguous tensor, got another one", tensor=name)
         if tensor.numel():
             spans.append((str(tensor.device), tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes, name))

@@ -11,21 +11,21 @@ import numpy as np
 import torch
 
 from ...._ground.copies import not_copied
-from ....codec import FROM_TORCH, decompress, frame_info
+from ....codec import address_of, decompress, frame_info
 from ....errors import BaseMismatchError, FormatError, UnsupportedTensorError
-from ...frames.turn import is_capturing
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
+from ..nvidia import driver_of
 from .given import check_tensor, listed
-from .kept import Kept, driver_of
+from .kept import Kept
+from .launch_data import LaunchData
+from .operands import ALIGNMENT, LEAF_NBYTES, dtype_name
 from .status import Status, status_of
 
 if TYPE_CHECKING:
     from ..driver import Driver
 
-_ALIGNMENT = 16  # of frames and tensors, for kernels
 _THREADS = 256  # relative.cuh
-_LEAF_NBYTES = 1 << 17  # of content (docs/format.md)
 _SHARED_NBYTES = 49_152  # apply.cuh
 _PARTS = 2  # of a leaf, each for a block of threads: a block of the format has as many bytes in most frames
 _OPENED_NBYTES = 64  # relative.cuh
@@ -68,8 +68,8 @@ def apply_(
             tensor. A damaged one may leave wrong values, and to apply a frame twice is a mistake.
 
     Raises:
-        UnsupportedTensorError: safetensors has no name for the dtype of a tensor; or its words do not lie at its
-            address, as those of a sharded or compressed one. Nothing is launched then, here and below.
+        UnsupportedTensorError: safetensors has no name for the dtype of a tensor, or it has no memory of its own, as a
+            compressed one. Nothing is launched then, here and below.
         TypeError: something is no tensor, or a tensor is given in the place of a list.
         ValueError: lengths, dtypes, shapes, devices or places do not go together.
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
@@ -77,7 +77,7 @@ def apply_(
     frames, tensors = listed("frames", frames), [each.detach() for each in listed("tensors", tensors)]
     check_tensor("status", status)
     driver = driver_of(status.device)
-    _check(frames, tensors, status, _ALIGNMENT if driver is not None else 1)
+    _check(frames, tensors, status, ALIGNMENT if driver is not None else 1)
     if driver is None:
         for number, (frame, tensor) in enumerate(zip(frames, tensors, strict=True)):
             status[number] = _apply_on_host(frame, tensor, verify)
@@ -132,19 +132,11 @@ class _Group:
         table = _table(pairs)
         pair_of = np.repeat(np.arange(len(pairs), dtype=np.uint32), table["leaves"])
         self._count, self._leaves, self._verify = len(pairs), len(pair_of), verify
-        parts = [table.view(np.uint8), pair_of.view(np.uint8)]
-        sizes = [*map(len, parts), len(pairs) * _OPENED_NBYTES, (len(pairs) + 2 * len(pair_of)) * 8]
-        held = torch.zeros(sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), dtype=torch.uint8)
-        places = np.cumsum([0, *(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)])
-        for part, place in zip(parts, places, strict=False):
-            held.numpy()[place : place + len(part)] = part
-        self._copied: torch.cuda.Event | None = None
-        if status.is_cuda:
-            held = held.pin_memory().to(status.device, non_blocking=True)
-            self._copied = torch.cuda.Event()
-            self._copied.record(torch.cuda.current_stream(status.device))
-        self._held = held
-        on_device = [held[start:stop] for start, stop in pairwise(places)]
+        opened = np.zeros(len(pairs) * _OPENED_NBYTES // 8, np.int64)
+        messages = np.zeros(len(pairs) + 2 * len(pair_of), np.int64)
+        pair_of = np.pad(pair_of, (0, len(pair_of) % 2)).view(np.int64)
+        self._data = LaunchData([table.view(np.int64), pair_of, opened, messages], status.device)
+        on_device = self._data.parts
         words = _WORDS[int(table["word_nbytes"][0])]
         common = {"pairs": on_device[0], "opened": on_device[2], "messages": on_device[3], "status": status}
         self._open = PackedKernel(
@@ -162,10 +154,7 @@ class _Group:
             self._compare_results = kernel("compare_tensors<true>")
 
     def launch(self, stream: int) -> None:
-        if self._copied is not None and not is_capturing(self._held.device):
-            current = torch.cuda.current_stream(self._held.device)
-            current.wait_event(self._copied)
-            self._held.record_stream(current)  # which may be another one than that of the memory
+        self._data.await_copy()
         self._open.launch(stream, self._count)
         if self._verify:
             self._check.launch(stream, self._leaves, _PARTS)
@@ -193,7 +182,7 @@ def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torc
                 f"expected frame {number} as a tensor of uint8 with one dimension, got {frame.dtype} and shape "
                 f"{tuple(frame.shape)}"
             )
-        if _name_of(tensor) is None or tensor.layout != torch.strided:
+        if dtype_name(tensor) is None or tensor.layout != torch.strided:
             raise UnsupportedTensorError(
                 f"expected tensors of dtypes that safetensors has, got one of {tensor.dtype} and layout "
                 f"{tensor.layout}: number {number}"
@@ -204,17 +193,12 @@ def _check(frames: list[torch.Tensor], tensors: list[torch.Tensor], status: torc
                     f"expected {name} {number} contiguous and on {device}, as status is, got one on {each.device}, "
                     f"strides {each.stride()}"
                 )
-            if each.data_ptr() % alignment:
-                raise ValueError(
-                    f"expected {name} {number} at a multiple of {alignment} bytes, got {each.data_ptr():#x}"
-                )
+            address = address_of(each)
+            if address % alignment:
+                raise ValueError(f"expected {name} {number} at a multiple of {alignment} bytes, got {address:#x}")
     spans = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each in tensors if each.nbytes)
     if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
         raise ValueError("expected tensors that share no memory, got two that do; give each one once")
-
-
-def _name_of(tensor: torch.Tensor) -> str | None:
-    return FROM_TORCH.get(str(tensor.dtype).removeprefix("torch."))
 
 
 def _by_words(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
@@ -233,9 +217,9 @@ def _table(pairs: Sequence[tuple[int, torch.Tensor, torch.Tensor]]) -> np.ndarra
     table = np.zeros(len(pairs), _PAIR)
     first = 0
     for place, (number, frame, tensor) in enumerate(pairs):
-        leaves = max(1, -(-tensor.nbytes // _LEAF_NBYTES))
+        leaves = max(1, -(-tensor.nbytes // LEAF_NBYTES))
         table[place] = (
-            frame.data_ptr(), frame.numel(), tensor.data_ptr(), tensor.nbytes, (_name_of(tensor) or "").encode(),
+            frame.data_ptr(), frame.numel(), tensor.data_ptr(), tensor.nbytes, (dtype_name(tensor) or "").encode(),
             first, leaves, number, _word_nbytes(tensor),
         )  # fmt: skip
         first += leaves
@@ -245,7 +229,7 @@ def _table(pairs: Sequence[tuple[int, torch.Tensor, torch.Tensor]]) -> np.ndarra
 def _apply_on_host(frame: torch.Tensor, tensor: torch.Tensor, verify: bool) -> Status:
     try:
         info = frame_info(frame)
-        if (info.dtype, info.uncompressed_nbytes) != (_name_of(tensor), tensor.nbytes):
+        if (info.dtype, info.uncompressed_nbytes) != (dtype_name(tensor), tensor.nbytes):
             return Status.ANOTHER_TENSOR
         decompress(frame, base=None if info.base_hash is None else tensor, out=tensor, verify=verify)
     except (FormatError, BaseMismatchError) as error:

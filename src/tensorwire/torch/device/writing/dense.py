@@ -11,7 +11,8 @@ from ....codec import compress_bound
 from ....errors import UnsupportedTensorError
 from ..nvidia import driver_for
 from .encoding import PROFILES
-from .new_frames import CODINGS, Known, NewFrames, placed
+from .new_frames import Known, NewFrames
+from .operands import CODINGS, placed
 
 if TYPE_CHECKING:
     from ....codec import Profile

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ....codec import byte_view, compress, compress_bytes, num_threads
+from ....codec import address_of, byte_view, compress, compress_bytes, num_threads
 from ....errors import DoesNotFit, UnsupportedTensorError
+from ..nvidia import driver_of
 from .given import check_tensor, listed
-from .kept import Kept, driver_of
-from .new_frames import ALIGNMENT, CODINGS, Known, NewFrames, placed
+from .kept import Kept
+from .new_frames import Known, NewFrames
+from .operands import ALIGNMENT, CODINGS, placed
 
 if TYPE_CHECKING:
     from ....codec import Profile
@@ -56,9 +58,8 @@ def encode_into(
         base_hashes: the same of the bases.
 
     Raises:
-        UnsupportedTensorError: the dtype of a tensor is another one; or its words do not lie at its address, as those
-            of a sharded or compressed one; or it has rows that are longer than the device's shared memory. Nothing is
-            launched then, here and below.
+        UnsupportedTensorError: the dtype of a tensor is another one, it has no memory of its own, as a compressed one,
+            or it has rows that are longer than the device's shared memory. Nothing is launched then, here and below.
         TypeError: something is no tensor, or a tensor is given in the place of a list.
         ValueError: there is no such profile; or lengths, dtypes, shapes or devices do not go together; or there are
             hashes of bases without these.
@@ -102,6 +103,7 @@ def _check(
             )
         if tensor.device != device:
             raise ValueError(f"expected tensor {number} on {device}, as sizes are, got one on {tensor.device}")
+        address_of(tensor)  # it has one
         _check_numbers(f"slot {number}", slot, torch.uint8, (slot.numel(),), device)
         if device.type != "cpu" and slot.data_ptr() % ALIGNMENT:
             raise ValueError(f"expected slot {number} at a multiple of {ALIGNMENT} bytes, got {slot.data_ptr():#x}")
@@ -128,6 +130,7 @@ def _check_bases(
                     f"expected base {number} of {fact} {getattr(tensor, fact)}, as its tensor has, got "
                     f"{getattr(base, fact)}"
                 )
+        address_of(base)  # it has one
     if tensors and base_hashes is not None:
         _check_numbers("base_hashes", base_hashes, torch.uint8, (len(tensors), 16), tensors[0].device)
 

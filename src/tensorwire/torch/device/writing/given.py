@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ....errors import UnsupportedTensorError
 
@@ -26,14 +25,9 @@ def listed(name: str, given: Any) -> list[torch.Tensor]:
 
 
 def check_tensor(name: str, given: Any) -> None:
-    """Raise TypeError unless it is a tensor, UnsupportedTensorError unless its words are those at its address."""
+    """Raise TypeError unless it is a tensor, UnsupportedTensorError if torch changes its words lazily."""
     if not isinstance(given, torch.Tensor):
         raise TypeError(f"expected a tensor of torch as {name}, got {type(given).__name__}")
-    if is_traceable_wrapper_subclass(given):
-        raise UnsupportedTensorError(
-            f"expected a plain tensor as {name}, got {type(given).__name__}",
-            advice="give tensor.full_tensor() of a sharded one, tensor.decode() of a compressed one",
-        )
     if given.is_neg() or given.is_conj():
         raise UnsupportedTensorError(
             f"expected a tensor that holds its values as {name}, got one that torch negates or conjugates lazily",

@@ -10,12 +10,11 @@ import torch
 from ....codec import byte_view, content_hash
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
-from .given import listed
-from .kept import driver_of
+from ..nvidia import driver_of
+from .launch_data import LaunchData
+from .operands import LEAF_NBYTES, placed
 
 _THREADS, _SHARED_NBYTES = 256, 8192  # content_hashes.cuh
-_LEAF_NBYTES = 1 << 17  # of content (docs/format.md)
-_ALIGNMENT = 16
 
 
 def content_hashes(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -31,11 +30,9 @@ def content_hashes(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         uint8, (count, 16), on that device.
 
     Raises:
-        UnsupportedTensorError: the words of one do not lie at its address.
         ValueError: they are on several devices, or there is none.
         RuntimeError: the device has no NVRTC.
     """
-    tensors = listed("tensors", tensors)
     if len({each.device for each in tensors}) != 1:
         raise ValueError(
             f"expected tensors on one device, got {len(tensors)} on {sorted({str(t.device) for t in tensors})}"
@@ -46,18 +43,15 @@ def content_hashes(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     if driver is None:
         found = [bytes.fromhex(content_hash(byte_view(each).data)) for each in given]
         return torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8).view(-1, 16)
-    given = [each.clone() if each.data_ptr() % _ALIGNMENT else each for each in given]
-    leaves = np.array([-(-each.nbytes // _LEAF_NBYTES) for each in given], np.int64)
+    given = [placed(each) for each in given]
+    leaves = np.array([-(-each.nbytes // LEAF_NBYTES) for each in given], np.int64)
     first = np.cumsum(1 + 2 * leaves) - 1 - 2 * leaves
     table = [(each.data_ptr(), each.nbytes, message) for each, message in zip(given, first, strict=True)]
     items = np.empty((int(leaves.sum()), 2), np.uint32)
     items[:, 0] = np.repeat(np.arange(len(given)), leaves)
     items[:, 1] = np.arange(len(items)) - np.repeat(np.cumsum(leaves) - leaves, leaves)
     parts = [np.array(table, np.int64).ravel(), items.view(np.int64).ravel()]
-    data = torch.from_numpy(np.concatenate(parts))
-    if device.type == "cuda":
-        data = data.pin_memory()
-    tensors_there, items_there = data.to(device, non_blocking=True).split([*map(len, parts)])
+    tensors_there, items_there = LaunchData(parts, device).parts
     messages = torch.empty(len(given) + 2 * len(items), dtype=torch.int64, device=device)
     hashes = torch.empty((len(given), 16), dtype=torch.uint8, device=device)
     stream = driver.stream()

@@ -9,33 +9,13 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ...._ground.copies import not_copied
 from ...frames.turn import is_capturing
-from ..nvidia import driver_for
 
 if TYPE_CHECKING:
     import torch
 
-    from ..driver import Driver
-
 _MOST = 16
 
 T = TypeVar("T")
-
-
-def driver_of(device: torch.device) -> Driver | None:
-    """What runs kernels on a device; None for the CPU.
-
-    Raises:
-        RuntimeError: it is neither the CPU nor a device whose kernels NVRTC compiles.
-    """
-    if device.type == "cpu":
-        return None
-    driver = driver_for(device)
-    if driver is None:
-        raise RuntimeError(
-            f"expected tensors on the CPU, or on a GPU of NVIDIA's whose kernels NVRTC compiles, got some on {device}; "
-            "move them to the CPU, or install what the log says is missing, such as nvidia-cuda-nvrtc"
-        )
-    return driver
 
 
 class Kept(Generic[T]):

@@ -11,9 +11,10 @@ import torch
 from ...._ground.copies import not_copied
 from ....codec.device_blocks import frame_to_encode, header_to_encode
 from ....errors import LimitExceededError, UnsupportedTensorError
-from ...frames.turn import is_capturing
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
+from .launch_data import LaunchData
+from .operands import CODINGS, LEAF_NBYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
     from ..driver import Driver
     from ..plan import Array
 
-ALIGNMENT = 16  # of tensors and slots
 _THREADS, _AT_ONCE = 256, 3  # of a block of threads; blocks on a processor
-_LEAF_NBYTES = 1 << 17  # of content (docs/format.md)
 _LEAF, _BASE_LEAF = 1 << 31, 3 << 30  # write_blocks.cuh, write_steps.cuh
 _SUMS_NBYTES, _PIECE_NBYTES, _SUMS_OF_PIECE_NBYTES = 8192, 1024, 64  # hash.cuh
 _FINISH_NBYTES = _SUMS_NBYTES + 768  # finish_frames.cuh
@@ -40,35 +39,6 @@ _FRAME = np.dtype(
     + [(name, "<u4") for name in ("leaves", "ends", "header", "index_at", "num_blocks", "block_words")]
 )
 """NewFrame of new_frames.cuh."""
-
-
-class Coding(NamedTuple):
-    """How tensors of a dtype are encoded.
-
-    Attributes:
-        name: of the dtype in the format.
-        layout: of its words, as kernels call it.
-        bits, fast_bits: of a word in a block: in profile resident without escapes, in profile fast usually.
-    """
-
-    name: str
-    layout: str
-    bits: int
-    fast_bits: int
-
-
-CODINGS = {
-    torch.bfloat16: Coding("BF16", "Bf16", 12, 11),
-    torch.float16: Coding("F16", "F16", 14, 14),
-    torch.float8_e4m3fn: Coding("F8_E4M3", "F8E4M3", 7, 7),
-    torch.float8_e5m2: Coding("F8_E5M2", "F8E5M2", 6, 6),
-}
-
-
-def placed(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as kernels read it: a copy, unless it is contiguous and at a multiple of ALIGNMENT bytes."""
-    tensor = tensor.detach().contiguous()
-    return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
 
 class Known(NamedTuple):
@@ -115,13 +85,8 @@ class NewFrames:
         self._num_leaves = sum(map(_num_leaf_numbers, infos))
         items = {dtype: _items_of(dtype, infos, known) for dtype in CODINGS}
         parts = [table.view("<i8"), np.frombuffer(b"".join(headers), "<i8"), *items.values()]
-        self._data = torch.from_numpy(np.concatenate(parts))
-        self._copied: torch.cuda.Event | None = None
-        if slots[0].is_cuda:
-            self._data = self._data.pin_memory().to(slots[0].device, non_blocking=True)
-            self._copied = torch.cuda.Event()
-            self._copied.record(torch.cuda.current_stream(slots[0].device))
-        frames, on_device, *groups = self._data.split([*map(len, parts)])
+        self._data = LaunchData(parts, slots[0].device)
+        frames, on_device, *groups = self._data.parts
         self._writers = [
             _StepsWriter(driver, dtype, infos, frames, group)
             if relative
@@ -142,10 +107,9 @@ class NewFrames:
             sizes: int64, (count,): 0 for a frame that is larger than its slot.
             hashes, base_hashes: uint8, (count, 16), where calls give the content hashes of the tensors, of their bases.
         """
-        if self._copied is not None and not is_capturing(self._data.device):
-            torch.cuda.current_stream(self._data.device).wait_event(self._copied)
+        self._data.await_copy()
         numbers = [len(self._writers), self._num_ends, self._num_leaves]
-        tickets, ends, leaves = torch.zeros(sum(numbers), dtype=torch.int64, device=self._data.device).split(numbers)
+        tickets, ends, leaves = torch.zeros(sum(numbers), dtype=torch.int64, device=sizes.device).split(numbers)
         stream = self._driver.stream()
         with self._lock:
             for number, writer in enumerate(self._writers):
@@ -169,7 +133,7 @@ def _info(tensor: torch.Tensor, profile: Profile, relative: bool) -> FrameInfo:
 
 
 def _num_leaves(info: FrameInfo) -> int:
-    return -(-info.uncompressed_nbytes // _LEAF_NBYTES)
+    return -(-info.uncompressed_nbytes // LEAF_NBYTES)
 
 
 def _num_leaf_numbers(info: FrameInfo) -> int:
@@ -210,7 +174,7 @@ def _items(number: int, info: FrameInfo, known: Known) -> Array:
     own = none if known.hashes else leaves
     others = none if known.base_hashes or info.base_hash is None else leaves
     block_nbytes = info.block_words * info.layout.word_nbytes
-    begins = np.concatenate([own * _LEAF_NBYTES, others * _LEAF_NBYTES, blocks * block_nbytes])
+    begins = np.concatenate([own * LEAF_NBYTES, others * LEAF_NBYTES, blocks * block_nbytes])
     what = np.concatenate([own + _LEAF, others + _BASE_LEAF, blocks])[np.argsort(begins, kind="stable")]
     return (what << 32 | number).view(np.int64)
 
@@ -259,7 +223,7 @@ class _Writer:
 
 
 def _tiers_nbytes(words: int) -> int:
-    """tiers_room_nbytes of encode_tiers.cuh."""
+    """tiers_room_nbytes of sample_tiers.cuh."""
     return 4 * (300 + 256 + 16 + 64) + -(-words // 256) * 256 + 16
 
 

@@ -8,8 +8,8 @@ from ....codec import byte_view, decompress, frame_info
 from ....errors import FormatError
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
-from .new_frames import CODINGS
-from .page_tensors import ALIGNMENT, FRAME_UNIT, RUN, check_tensors
+from .operands import ALIGNMENT, CODINGS
+from .page_tensors import FRAME_UNIT, RUN, check_tensors
 from .status import Status, status_of
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from ....codec import address_of
 from .given import check_tensor
+from .operands import ALIGNMENT
 
-ALIGNMENT = 16
-"""Bytes: slots begin at such multiples for kernels, and so does a pool whose words are moved 16 bytes at a time."""
 FRAME_UNIT = 32
 """Bytes, of which every block and every frame has a multiple."""
 RUN = 256  # words
@@ -19,7 +19,7 @@ def check_tensors(
     least_nbytes: int = 0, **others: torch.Tensor,
 ) -> None:  # fmt: skip
     """Raise ValueError unless pool, numbers of pages, slots and what is told of each slot go together, TypeError for
-    what is no tensor.
+    what is no tensor, and UnsupportedTensorError for a pool without memory of its own.
 
     Args:
         least_nbytes: of a slot.
@@ -29,6 +29,7 @@ def check_tensors(
     named = {"pool": pool, "page_ids": page_ids, **others}
     for name, tensor in named.items():
         check_tensor(name, tensor)
+    address_of(pool)  # it has one
     if pool.dtype != dtype or pool.dim() < 1 or not pool.is_contiguous() or pool.numel() != len(pool) * page_words:
         raise ValueError(
             f"expected a contiguous pool of pages of {page_words} elements of {dtype}, got {pool.dtype}, shape "

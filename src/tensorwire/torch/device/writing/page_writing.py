@@ -10,8 +10,8 @@ from ....codec import byte_view
 from ....codec.device_blocks import encode_page
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
-from .new_frames import CODINGS
-from .page_tensors import ALIGNMENT, FRAME_UNIT, RUN, check_tensors, up_to
+from .operands import ALIGNMENT, CODINGS
+from .page_tensors import FRAME_UNIT, RUN, check_tensors, up_to
 
 if TYPE_CHECKING:
     from ..driver import Driver

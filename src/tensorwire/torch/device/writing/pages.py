@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from ....errors import UnsupportedTensorError
+from ..nvidia import driver_of
 from .given import check_tensor
-from .kept import driver_of
-from .new_frames import CODINGS
+from .operands import CODINGS
 from .page_reading import decode_pages
 from .page_writing import MOST_WORDS, encode_pages, frame_nbytes, slot_nbytes
 
@@ -83,7 +83,8 @@ class DevicePages:
 
         Raises:
             TypeError: something is no tensor.
-            ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then.
+            ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then, here and below.
+            UnsupportedTensorError: the pool has no memory of its own, as a compressed tensor.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
         check_tensor("pool", pool)
@@ -109,7 +110,8 @@ class DevicePages:
 
         Raises:
             TypeError: something is no tensor.
-            ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then.
+            ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then, here and below.
+            UnsupportedTensorError: the pool has no memory of its own, as a compressed tensor.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
         check_tensor("pool", pool)

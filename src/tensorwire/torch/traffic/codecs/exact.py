@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _FEW_WORDS = 64
-_ALIGNMENT = 16  # of what kernels read
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Exact:
 
     def _encode_there(self, tensor: Tensor, base: Tensor | None) -> Tensor | None:
         from ...device import encode_into
-        from ...device.writing.new_frames import CODINGS
+        from ...device.writing.operands import CODINGS
 
         if tensor.numel() == 0 or tensor.dtype not in CODINGS:
             return None
@@ -72,12 +71,12 @@ class Exact:
 
 
 def _decode_there(message: Tensor, out: Tensor, base: Tensor | None) -> None:
-    """By kernels. A frame without a base says so by the status that it gets."""
+    """By kernels, which take relative frames alone: the status of another one is HOST_ONLY."""
     from ...device import Status, apply_, decode_frame
+    from ...device.writing.operands import placed
     from ...device.writing.status import error_of
 
-    frame = message.clone() if message.data_ptr() % _ALIGNMENT else message
-    target = out if out.data_ptr() % _ALIGNMENT == 0 else out.clone()
+    frame, target = placed(message), placed(out)
     if base is not None and base.data_ptr() != target.data_ptr():
         target.copy_(base)
     status = frame.new_empty(1, dtype=torch.int32)
@@ -91,7 +90,7 @@ def _decode_there(message: Tensor, out: Tensor, base: Tensor | None) -> None:
         return
     if found:
         raise error_of(found, "the frame")
-    if target is not out:
+    if target.data_ptr() != out.data_ptr():
         out.copy_(target)
 
 
