@@ -9,6 +9,5 @@ enum Status : int {
   kLimitExceeded = 4,
   kAnotherTensor = 5,
   kBaseMismatch = 6,
-  kDoesNotFit = 7,
-  kHostOnly = 8
+  kHostOnly = 7
 };

@@ -58,8 +58,8 @@ def encode_into(
         base_hashes: the same of the bases.
 
     Raises:
-        UnsupportedTensorError: the dtype of a tensor is another one, it has no memory of its own, as a compressed one,
-            or it has rows that are longer than the device's shared memory. Nothing is launched then, here and below.
+        UnsupportedTensorError: the dtype of a tensor is another one, or it has no memory of its own, as a compressed
+            one. Nothing is launched then, here and below.
         TypeError: something is no tensor, or a tensor is given in the place of a list.
         ValueError: there is no such profile; or lengths, dtypes, shapes or devices do not go together; or there are
             hashes of bases without these.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ....errors import (
     BaseMismatchError,
     CorruptDataError,
-    DoesNotFit,
     LimitExceededError,
     TruncatedDataError,
     UnsupportedTensorError,
@@ -30,8 +29,7 @@ class Status(IntEnum):
     ANOTHER_TENSOR = 5
     """The frame is valid, but of another dtype or size than that of its place."""
     BASE_MISMATCH = 6
-    DOES_NOT_FIT = 7
-    HOST_ONLY = 8
+    HOST_ONLY = 7
     """The frame may be valid, but has blocks that no kernel reads: decode it on the host."""
 
 
@@ -42,7 +40,6 @@ _ERRORS: dict[Status, tuple[type[Exception], str]] = {
     Status.LIMIT_EXCEEDED: (LimitExceededError, "it asks for more than a limit of the format allows"),
     Status.ANOTHER_TENSOR: (ValueError, "it has another dtype or size than its place"),
     Status.BASE_MISMATCH: (BaseMismatchError, "the tensor at hand is not its base"),
-    Status.DOES_NOT_FIT: (DoesNotFit, "it is larger than its slot"),
     Status.HOST_ONLY: (UnsupportedTensorError, "no kernel reads its blocks; decode it on the host"),
 }
 
@@ -69,7 +66,7 @@ def raise_for(status: torch.Tensor) -> None:
 
     Raises:
         CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError, ValueError,
-        BaseMismatchError, DoesNotFit, UnsupportedTensorError: by the number.
+        BaseMismatchError, UnsupportedTensorError: by the number.
     """
     for place, number in enumerate(status.tolist()):
         if number not in _NUMBERS:
