@@ -57,8 +57,8 @@ def encode_into(
         base_hashes: the same of the bases.
 
     Raises:
-        UnsupportedTensorError: the dtype of a tensor is another one, it has no memory of its own, as a compressed one, or
-            it has rows that are longer than the device's shared memory. Nothing is launched then, here and below.
+        UnsupportedTensorError: a tensor has another dtype; or no memory of its own, as a compressed one; or rows that
+            are longer than the device's shared memory. Nothing is launched then, here and below.
         ValueError: there is no such profile; or lengths, dtypes, shapes or devices do not go together; or there are
             hashes of bases without these.
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
