@@ -145,6 +145,21 @@ def test_tied_arrays_stay_tied_over_several_versions(tmp_path: Path) -> None:
     assert follower.version == 3
 
 
+def test_arrays_that_share_memory_no_longer_are_told(tmp_path: Path) -> None:
+    """One frame was staged for both."""
+    memory = np.zeros(SHAPE, np.float32)
+    target = {"embed": memory, "head": memory.view()}
+    Publisher(tmp_path, threads=1).publish({"embed": contents(0), "head": contents(0)})
+    follower = Follower(tmp_path, target, in_place=True, threads=1)
+    assert follower.stage() is not None
+    target["head"] = memory.copy()
+    with pytest.raises(BaseMismatchError, match="expected the arrays to share memory as when .*; stage again"):
+        follower.commit()
+    assert not memory.any()
+    follow(follower, 0)
+    assert bits(target["head"]) == bits(memory) == contents(0).tobytes()
+
+
 @pytest.mark.parametrize(
     ("make", "refused"),
     [

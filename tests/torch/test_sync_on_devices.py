@@ -210,3 +210,36 @@ def test_nothing_is_left_of_a_version_that_failed(tmp_path: Path) -> None:
         follower.commit()
         assert same(target, trained)
         trained = stepped(trained)
+
+
+def test_a_tensor_may_change_its_dtype(tmp_path: Path) -> None:
+    """Its bytes are what counts, not the values that another dtype would have."""
+    publisher = Publisher(tmp_path / "store")
+    for dtype in (torch.float32, torch.int32, torch.float32):
+        trained = weights() | {"scale": (torch.arange(500) + (1 << 24) + 1).to(torch.int32).view(dtype)}
+        trained["half"] = weights()["half"].view(torch.bfloat16 if dtype == torch.int32 else torch.float16)
+        publisher.publish(trained)
+        target = {name: torch.zeros_like(each) for name, each in trained.items()}
+        target["tied"] = target["matrix"]
+        follower = Follower(tmp_path / "store", target, in_place=True)
+        assert follower.stage() is not None
+        follower.commit()
+        assert same(target, trained)
+
+
+def test_tensors_that_share_memory_no_longer_are_told(tmp_path: Path) -> None:
+    """One frame was staged for both."""
+    publisher, trained, target = Publisher(tmp_path / "store"), weights(), weights(1)
+    follower = Follower(tmp_path / "store", target, in_place=True)
+    publisher.publish(trained)
+    assert follower.stage() is not None
+    follower.commit()
+    trained = stepped(trained)
+    publisher.publish(trained)
+    assert follower.stage() is not None
+    target["tied"] = target["tied"].clone()
+    with pytest.raises(BaseMismatchError, match="expected the arrays to share memory as when .*; stage again"):
+        follower.commit()
+    assert follower.stage() is not None
+    follower.commit()
+    assert same(target, trained)

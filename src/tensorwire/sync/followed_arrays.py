@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .versions import Tensor, Tensors, Version
 
 _ANEW = "stage again"
+OTHER_TIES = "expected the arrays to share memory as when the version was staged, got others that do"
 
 
 class ArraysTarget:
@@ -197,8 +198,8 @@ class ArraysTarget:
         """Exchange references; in place, decode.
 
         Raises:
-            BaseMismatchError: arrays came or went since a version was staged, and nothing was changed; or as
-                Fetched.put.
+            BaseMismatchError: arrays came or went since a version was staged, or others share memory, and nothing was
+                changed; or as Fetched.put.
             ValueError, UnsupportedTensorError: as `stage`; nothing was changed.
         """
         assert self._goal is not None
@@ -206,7 +207,8 @@ class ArraysTarget:
         if self._in_place and self._arrays:
             if self._new:
                 raise BaseMismatchError("expected an empty dict, as it was, got arrays in it", advice=_ANEW)
-            self._checked_ties(goal.tensors, {}, None)
+            if self._checked_ties(goal.tensors, {}, None) != self._ties:  # one frame was for all of the same memory
+                raise BaseMismatchError(OTHER_TIES, advice=_ANEW)
         if gone := sorted(goal.tensors.keys() - self._arrays.keys() - self._new.keys()):
             raise BaseMismatchError("was removed since a version was staged", tensor=gone[0], advice=_ANEW)
         for name, fetched in self._frames.items():

@@ -270,12 +270,11 @@ def test_bad_input_is_refused_before_any_launch(
     assert not driver.launches
 
 
-def test_rows_that_shared_memory_does_not_hold_are_refused(driver: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_shared_memory_does_not_hold_are_encoded_in_their_places(
+    driver: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(driver, "shared_nbytes", 99 << 10)
-    tensor = torch.ones(2, 64000, dtype=torch.bfloat16)
-    with pytest.raises(UnsupportedTensorError, match="101376 bytes of shared memory hold, got one of 64000 words"):
-        encode_into([tensor], slots_for([tensor]), torch.zeros(1, dtype=torch.int64))
-    assert not driver.launches
+    frames_of(driver, [torch.cat([normal(2, 64000), torch.ones(1, 64000, dtype=torch.bfloat16)])])
 
 
 def test_no_tensors_are_no_launch(driver: StandIn) -> None:

@@ -188,7 +188,8 @@ template <class L>
 COLD u32 count_escapes(const u8* words, u32 n, u32 lo, u32* counters) {
   u32 found = 0, lane = threadIdx.x & 31;
 #pragma unroll 1
-  for (u32 i = threadIdx.x; i < n; i += kEncoders) found += exponent_of<L>(word_at<L>(words, i)) - lo >= OneTier<L>::NAMED;
+  for (u32 i = threadIdx.x; i < n; i += kEncoders)
+    found += exponent_of<L>(word_at<L>(words, i)) - lo >= OneTier<L>::NAMED;
   found = __reduce_add_sync(0xffffffffu, found);
   if (lane == 0) counters[kFound + (threadIdx.x >> 5)] = found;
   __syncthreads();

@@ -99,6 +99,8 @@ class DeviceCopies:
 
     def put(self, name: str, view: DeviceView, copy: _Copy | None, base_hash: str | None) -> None:
         new, slot, size, found = view.tensor.flatten(), None, None, None
+        if copy is not None and copy.content.device != new.device:  # the tensor was moved
+            copy = _Copy(copy.content.to(new.device), None)
         if view.tensor.dtype in CODINGS and may_save(view.dtype, view.nbytes):
             more = new.numel() // 4096  # of a relative frame, as encode_into says
             nbytes = compress_bound(dtype=view.dtype, shape=view.shape, profile="fast") + more
@@ -111,7 +113,8 @@ class DeviceCopies:
                 encode_into([view.tensor], [slot], size, profile="fast", base=[base], base_hashes=copy.hash)
             found = slot[_CONTENT_HASH].clone().view(1, 16)
             self._slot_nbytes += nbytes
-        content = new.clone() if copy is None else copy.content.copy_(new)
+        has_room = copy is not None and copy.content.dtype == new.dtype  # copy_ makes values of another dtype
+        content = copy.content.copy_(new) if copy is not None and has_room else new.clone()
         self._waiting.append(_Waiting(name, view, _Copy(content, found), base_hash, slot, size))
 
     def put_again(self, name: str, tensor: Tensor, copy: _Copy) -> None:

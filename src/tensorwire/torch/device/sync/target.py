@@ -11,6 +11,7 @@ import torch
 from ...._ground.text import count
 from ....errors import BaseMismatchError, ErrorContext, UnsupportedTensorError
 from ....files.names import shown
+from ....sync.followed_arrays import OTHER_TIES
 from ....sync.versions import Position, Tensor
 from ..frame import decode_frame
 from ..writing.applying import apply_
@@ -46,6 +47,7 @@ class DeviceTarget:
         self._position: Position | None = None
         self._goal: Position | None = None
         self._steps: dict[str, list[_Step]] = {}
+        self._ties: dict[str, str] = {}
         _tied(arrays)
 
     @property
@@ -75,7 +77,7 @@ class DeviceTarget:
             ValueError: the tensors have other names, dtypes or shapes than the version.
         """
         self._drop()
-        ties = self._checked_ties(goal)
+        ties = self._ties = self._checked_ties(goal)
         if self._verify:
             for name, found in self._tensors([name for name, links in plan.items() if not links]):
                 if found != goal.tensors[name]:
@@ -100,7 +102,8 @@ class DeviceTarget:
         """
         assert self._goal is not None
         goal, self._position = self._goal, None
-        self._checked_ties(goal)
+        if self._checked_ties(goal) != self._ties:  # one frame was for all of the same memory
+            raise BaseMismatchError(OTHER_TIES, advice=_ANEW)
         for round_ in range(max(map(len, self._steps.values()), default=0)):
             self._apply({name: steps[round_] for name, steps in self._steps.items() if round_ < len(steps)})
         self._drop()
@@ -177,7 +180,7 @@ class DeviceTarget:
         return ties
 
     def _drop(self) -> None:
-        self._steps, self._goal = {}, None
+        self._steps, self._ties, self._goal = {}, {}, None
 
 
 def _layout(tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:

@@ -8,7 +8,6 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ....codec import compress_bound
-from ....errors import UnsupportedTensorError
 from ..nvidia import driver_for
 from .encoding import PROFILES
 from .new_frames import Known, NewFrames
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 
 def encode_dense(tensor: torch.Tensor, profile: Profile, driver: Driver | None = None) -> torch.Tensor | None:
     """Its frame, in memory of exactly its size on the same device; None if the core has to make it: in other profiles
-    than "fast" and "resident", of other dtypes than BF16, F16 and F8, where NVRTC is missing, and for rows that are
-    longer than shared memory.
+    than "fast" and "resident", of other dtypes than BF16, F16 and F8, and where NVRTC is missing.
 
     Takes as much memory besides as the tensor, for a moment. Waits for the device, since the host needs the size.
     """
@@ -35,9 +33,5 @@ def encode_dense(tensor: torch.Tensor, profile: Profile, driver: Driver | None =
     slot = torch.empty(bound, dtype=torch.uint8, device=tensor.device)
     sizes = torch.empty(1, dtype=torch.int64, device=tensor.device)
     source = placed(tensor)
-    try:
-        frames = NewFrames(driver, [source], None, [slot], profile, Known(False, False))
-    except UnsupportedTensorError:
-        return None
-    frames.encode(sizes, None, None)
+    NewFrames(driver, [source], None, [slot], profile, Known(False, False)).encode(sizes, None, None)
     return slot[: int(sizes)].clone()

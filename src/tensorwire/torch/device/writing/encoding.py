@@ -57,8 +57,8 @@ def encode_into(
         base_hashes: the same of the bases.
 
     Raises:
-        UnsupportedTensorError: a tensor has another dtype; or no memory of its own, as a compressed one; or rows that
-            are longer than the device's shared memory. Nothing is launched then, here and below.
+        UnsupportedTensorError: the dtype of a tensor is another one, or it has no memory of its own, as a compressed
+            one. Nothing is launched then, here and below.
         ValueError: there is no such profile; or lengths, dtypes, shapes or devices do not go together; or there are
             hashes of bases without these.
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.

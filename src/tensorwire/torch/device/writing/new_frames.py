@@ -10,7 +10,7 @@ import torch
 
 from ...._ground.copies import not_copied
 from ....codec.device_blocks import frame_to_encode, header_to_encode
-from ....errors import LimitExceededError, UnsupportedTensorError
+from ....errors import LimitExceededError
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
 from .launch_data import LaunchData
@@ -199,11 +199,6 @@ class _Writer:
         streams = min(words * bits // 8 + words // _ESCAPES + 64, words * dtype.itemsize)
         hashed = max(own, -(-streams // _PIECE_NBYTES) * _SUMS_OF_PIECE_NBYTES)
         room = min(-(-streams // 32) * 32, (driver.shared_nbytes - _STATIC_NBYTES - hashed) // 32 * 32)
-        if profile == "resident" and room < min(words * bits // 8 + 64, words * dtype.itemsize) // 32 * 32:
-            raise UnsupportedTensorError(  # the size of a block could not be told before it is written
-                f"expected blocks that {driver.shared_nbytes} bytes of shared memory hold, got one of {words} words",
-                advice="compress it on the host: tensorwire.compress(tensor.cpu())",
-            )
         self._num_items = len(items)
         self._most_blocks = driver.num_processors * _AT_ONCE
         tables = {"frames": frames, "items": items, "ends": frames}
