@@ -272,7 +272,7 @@ FOLDERS = {
         "publisher": {
             "checkpoints", "copies", "elsewhere", "frames", "new_shards", "ranks", "small_files", "store", "versions",
         },
-        "followed_arrays": {"checkpoints", "frames", "versions"},
+        "followed_arrays": {"checkpoints", "elsewhere", "frames", "versions"},
         "changes": {"followed_arrays", "versions"},
         "directories": {"frames", "small_files", "versions"},
         "follower": {"changes", "directories", "elsewhere", "followed_arrays", "frames", "store", "versions"},
@@ -353,15 +353,15 @@ FOLDERS = {
     },
     "torch/device/sync": {"memory": {"copies", "target"}},
     "torch/device/writing": {
-        "applying": {"kept", "launch_data", "operands", "status"},
+        "applying": {"given", "kept", "launch_data", "operands", "status"},
         "hashes": {"launch_data", "operands"},
         "new_frames": {"launch_data", "operands"},
-        "encoding": {"kept", "new_frames", "operands"},
+        "encoding": {"given", "kept", "new_frames", "operands"},
         "dense": {"encoding", "new_frames", "operands"},
-        "page_tensors": {"operands"},
+        "page_tensors": {"given", "operands"},
         "page_writing": {"operands", "page_tensors"},
         "page_reading": {"operands", "page_tensors", "status"},
-        "pages": {"operands", "page_reading", "page_writing"},
+        "pages": {"given", "operands", "page_reading", "page_writing"},
     },
     "torch/device/triton": {"blocks": {"fields"}, "kernels": {"blocks", "fields"}, "decode": {"fields", "kernels"}},
     "torch/traffic": {

@@ -1,6 +1,6 @@
 """Where the tests of Triton kernels run: in its interpreter, or on the device that TENSORWIRE_TEST_DEVICE names.
 
-TENSORWIRE_TEST_DEVICE=cuda python -m pytest tests/torch/test_triton.py tests/torch/test_cuda.py
+TENSORWIRE_TEST_DEVICE=cuda python -m pytest tests/torch/test_triton.py tests/torch/test_cuda*.py
 """
 
 from __future__ import annotations

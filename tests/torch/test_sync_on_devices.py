@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 import tensorwire.torch  # noqa: E402
 from tensorwire import BaseMismatchError, CorruptDataError, UnsupportedTensorError  # noqa: E402
 from tensorwire.sync import Follower, Publisher  # noqa: E402
+from tensorwire.sync import elsewhere as elsewhere_module  # noqa: E402
 from tensorwire.torch.device.sync import target as target_module  # noqa: E402
 from tensorwire.torch.device.sync.memory import DeviceMemory  # noqa: E402
 
@@ -165,7 +166,7 @@ def test_dicts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     Publisher(tmp_path / "store").publish(weights())
     with pytest.raises(ValueError, match="expected in_place=True for arrays on a device"):
         Follower(tmp_path / "store", weights())
-    with pytest.raises(UnsupportedTensorError, match="expected arrays that lie in one kind of memory"):
+    with pytest.raises(UnsupportedTensorError, match=r"on a device and some .* move all of them to the device"):
         Follower(tmp_path / "store", {**weights(), "number": torch.zeros(3, dtype=torch.int64)}, in_place=True)
     with pytest.raises(UnsupportedTensorError, match="expected a contiguous tensor"):
         Follower(tmp_path / "store", {"matrix": weights()["matrix"].T}, in_place=True)
@@ -243,3 +244,21 @@ def test_tensors_that_share_memory_no_longer_are_told(tmp_path: Path) -> None:
     assert follower.stage() is not None
     follower.commit()
     assert same(target, trained)
+
+
+class OnGpu:
+    """What a publisher sees of a tensor on a GPU before anything is read of it."""
+
+    is_cuda, device = True, "cuda:0"
+
+
+def test_a_forgotten_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elsewhere_module, "_KNOWN", [])
+    for call in (
+        lambda: Publisher(tmp_path / "store").publish({"matrix": OnGpu()}),
+        lambda: Follower(tmp_path / "store", {"matrix": OnGpu()}, in_place=True),
+    ):
+        with pytest.raises(
+            UnsupportedTensorError, match=r"expected an import of tensorwire\.torch before tensors on a"
+        ):
+            call()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..errors import UnsupportedTensorError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
 
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from .copies import Copies
     from .frames import Frames
     from .versions import Position, Version
+
+
+OTHER_TIES = "expected the arrays to share memory as when the version was staged, got others that do"
+"""What a target says that is about to commit."""
 
 
 class Target(Protocol):
@@ -64,5 +70,15 @@ def register(memory: Elsewhere) -> None:
 
 
 def memory_of(array: Any) -> Elsewhere | None:
-    """Where an array lies; None for this process's memory, or for what nothing takes."""
-    return next((each for each in _KNOWN if each.takes(array)), None)
+    """Where an array lies; None for this process's memory, or for what nothing takes.
+
+    Raises:
+        UnsupportedTensorError: it lies on a GPU, and what knows GPUs was not imported.
+    """
+    found = next((each for each in _KNOWN if each.takes(array)), None)
+    if found is None and getattr(array, "is_cuda", False):
+        raise UnsupportedTensorError(
+            f"expected an import of tensorwire.torch before tensors on a GPU, got one on {array.device}",
+            advice="import it, and its kernels read and change them there; or give tensor.cpu()",
+        )
+    return found

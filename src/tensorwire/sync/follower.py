@@ -74,8 +74,8 @@ class Follower:
 
     Raises:
         TypeError: `target` is neither of the two.
-        UnsupportedTensorError: with `in_place`, an array takes no content where it lies: it is read-only or on a
-            device, say, or shares a part of its memory with another one.
+        UnsupportedTensorError: with `in_place`, an array takes no content where it lies: it is read-only, say, or
+            shares a part of its memory with another one; or some arrays are on a device and some are not.
         ValueError: the directory is a URL, `copies` is given with `in_place` or a dict, or `framework` with a
             directory or is none.
         ImportError: torch is missing, with framework "pt".
@@ -278,7 +278,7 @@ def _target_of(
     if len(memories) > 1:
         raise UnsupportedTensorError(
             "expected arrays that lie in one kind of memory, got some on a device and some that are not",
-            advice="make a follower for each",
+            advice="move all of them to the device, or all to the CPU",
         )
     if not in_place:
         raise ValueError("expected in_place=True for arrays on a device, which are changed where they lie")

@@ -85,8 +85,9 @@ class Publisher:
     """Publishes versions of tensors to a store, of which followers make the same tensors, bit for bit.
 
     A version holds what changed since the one before; every 25th or so, an anchor, holds everything. The publisher
-    keeps one copy of the tensors in memory. One thread at a time may use it, and one publisher a store. Several ranks
-    that have a part of the tensors each may be one publisher.
+    keeps one copy of each tensor where it lies: in memory, or on a device, for which tensorwire.torch has to be
+    imported before. One thread at a time may use it, and one publisher a store. Several ranks that have a part of the
+    tensors each may be one publisher.
 
     Args:
         store: a directory, which is made if it is not there, or a URL.
@@ -94,7 +95,7 @@ class Publisher:
             the newest version of the store; what `base` does not have of that is read from the store, tensor by tensor,
             when it is published first. A RuntimeWarning tells of a base with another content; another one, that the
             newest version is not whole, so that the next one is an anchor.
-        profile: "fast", or "compact", which is smaller and slower.
+        profile: "fast", or "compact", which is smaller and slower, and for tensors on the CPU alone.
         anchor_every: versions from one anchor to the next, at most 10,000. An anchor also follows a version that takes
             more than half as many bytes as the anchor did.
         keep: anchors that are kept, with the versions that follow them. What is older is removed once a new anchor

@@ -332,6 +332,10 @@ def test_arguments_are_checked() -> None:
         apply_([frame, frame], [tensor, tensor[1]], status.expand(2).contiguous())
     with pytest.raises(UnsupportedTensorError, match=r"torch\.sparse_coo"):
         apply_([frame], [tensor.to_sparse()], status)
+    with pytest.raises(TypeError, match=r"a tensor of torch as frames\[0\], got bytes"):
+        apply_([bytes(8)], [tensor], status)  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="expected numbers of Status, 0 to 8, got 25088; give the status itself"):
+        raise_for(torch.tensor([0, 25088]))
 
 
 def test_a_tensor_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

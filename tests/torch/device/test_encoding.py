@@ -256,6 +256,13 @@ WRONG: list[tuple[str, type[Exception], str, Any]] = [
     ("fewer hashes", ValueError, "expected hashes as", lambda x: {"hashes": torch.zeros(1, 16, dtype=torch.uint8)}),
     ("another profile", ValueError, "expected profile 'resident' or 'fast'.*, got 'compact'",
      lambda x: {"profile": "compact"}),
+    ("a tensor for a list", TypeError, r"a list of tensors as out, got a tensor; give \[tensor\]",
+     lambda x: {"out": byte_slots(999)[0]}),
+    ("an array", TypeError, r"a tensor of torch as tensors\[1\], got ndarray",
+     lambda x: {"tensors": [x, np.zeros(50, np.float16)]}),
+    ("negated when it is read", UnsupportedTensorError, "give tensor.resolve_neg",
+     lambda x: {"tensors": [x, torch._neg_view(x)]}),
+    ("a list of sizes", TypeError, "a tensor of torch as sizes, got list", lambda x: {"sizes": [0, 0]}),
 ]  # fmt: skip
 
 

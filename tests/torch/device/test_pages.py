@@ -187,7 +187,7 @@ def test_arguments() -> None:
         f"a slot of {pages.frame_nbytes} bytes or more": (pool, ids, out[:, : pages.frame_nbytes - 1], sizes),
         "out of uint8 in rows": (pool, ids, out.view(torch.int8), sizes),
         "slots that do not overlap": (pool, ids, out[:1].expand(2, -1), sizes),
-        "all tensors on the pool's device": (pool, ids.to("meta"), out, sizes),
+        "expected page_ids on cpu, as the pool is": (pool, ids.to("meta"), out, sizes),
     }
     for message, arguments in wrong.items():
         with pytest.raises(ValueError, match=message):
@@ -199,6 +199,12 @@ def test_arguments() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             DevicePages(words, room=room)
+    with pytest.raises(TypeError, match="a tensor of torch as page_ids, got list"):
+        pages.encode(pool, [0, 1], out, sizes)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a tensor of torch as pool, got ndarray"):
+        pages.encode(pool.float().numpy(), ids, out, sizes)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"expected the number of elements as page_words, got \(16, 8, 128\)"):
+        DevicePages((16, 8, 128))  # type: ignore[arg-type]
     with pytest.raises(tensorwire.UnsupportedTensorError, match=r"expected pages of .*, got torch.float32"):
         DevicePages(256, torch.float32)
     assert repr(pages) == f"DevicePages(256, torch.bfloat16: frames of {pages.frame_nbytes} bytes)"

@@ -141,7 +141,7 @@ def test_arguments() -> None:
         "status of torch.int32": (frames, pool, ids, status.long()),
         "frames of uint8 in rows": (frames.view(torch.int8), pool, ids, status),
         "slots that do not overlap": (frames[:1].expand(2, -1), pool, ids, status),
-        "all tensors on the pool's device": (frames, pool, ids, status.to("meta")),
+        "expected status on cpu, as the pool is": (frames, pool, ids, status.to("meta")),
     }
     for message, arguments in wrong.items():
         with pytest.raises(ValueError, match=message):

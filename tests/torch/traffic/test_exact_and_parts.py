@@ -8,6 +8,7 @@ import torch
 from tensorwire import BaseMismatchError, FormatError
 from tensorwire.torch.traffic import Bounded, Exact, Float8, Grid
 from tensorwire.torch.traffic.codecs.codec import Codec, Raw, same_bytes
+from tensorwire.torch.traffic.codecs.exact import _decode_there
 from tensorwire.torch.traffic.codecs.parts import Parts
 
 FLOATS = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
@@ -44,6 +45,30 @@ def test_every_bit_comes_back_with_a_base(dtype: torch.dtype, profile: str) -> N
     out = torch.empty_like(values)
     codec.decode(message, out, base)
     assert same_bytes(out, values)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("with_base", [True, False])
+def test_the_way_of_tensors_on_a_device(dtype: torch.dtype, with_base: bool) -> None:
+    """Here the core makes and applies the frames, as it does for all tensors of the CPU."""
+    values = later(special(dtype))
+    base = special(dtype) if with_base else None
+    message = Exact()._encode_there(values, base)
+    assert message is not None
+    assert len(message) < values.nbytes / (2 if with_base else 1)
+    for moved in (message, torch.cat([message[:1], message])[1:]):  # where kernels read, and between
+        for held in (special(dtype), torch.zeros_like(values)):
+            out = held.clone()
+            _decode_there(moved, out, special(dtype))
+            assert same_bytes(out, values)
+    with pytest.raises(FormatError):
+        _decode_there(message[:100], torch.empty_like(values), base)
+    if with_base:
+        with pytest.raises(BaseMismatchError):
+            _decode_there(message, torch.empty_like(values), values + 1)
+    assert Exact()._encode_there(values.float(), base) is None
+    with pytest.raises(ValueError, match="expected profile 'fast' for tensors on"):
+        Exact("compact")._encode_there(values, base)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

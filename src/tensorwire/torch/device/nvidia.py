@@ -193,8 +193,8 @@ def driver_of(device: torch.device) -> Driver | None:
     driver = driver_for(device)
     if driver is None:
         raise RuntimeError(
-            f"expected a device whose kernels NVRTC compiles, got {device}; the log says what is missing. Install "
-            "nvidia-cuda-nvrtc, or move the tensors to the CPU"
+            f"expected tensors on the CPU, or on a GPU of NVIDIA's whose kernels NVRTC compiles, got some on {device}; "
+            "move them to the CPU, or install what the log says is missing, such as nvidia-cuda-nvrtc"
         )
     return driver
 

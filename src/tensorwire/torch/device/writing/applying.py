@@ -16,6 +16,7 @@ from ....errors import BaseMismatchError, FormatError, UnsupportedTensorError
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
 from ..nvidia import driver_of
+from .given import check_tensor, listed
 from .kept import Kept
 from .launch_data import LaunchData
 from .operands import ALIGNMENT, LEAF_NBYTES, dtype_name
@@ -69,10 +70,12 @@ def apply_(
     Raises:
         UnsupportedTensorError: safetensors has no name for the dtype of a tensor, or it has no memory of its own, as a
             compressed one. Nothing is launched then, here and below.
+        TypeError: something is no tensor, or a tensor is given in the place of a list.
         ValueError: lengths, dtypes, shapes, devices or places do not go together.
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
     """
-    frames, tensors = list(frames), [each.detach() for each in tensors]
+    frames, tensors = listed("frames", frames), [each.detach() for each in listed("tensors", tensors)]
+    check_tensor("status", status)
     driver = driver_of(status.device)
     _check(frames, tensors, status, ALIGNMENT if driver is not None else 1)
     if driver is None:

@@ -27,7 +27,7 @@ def encode_dense(tensor: torch.Tensor, profile: Profile, driver: Driver | None =
     driver = driver or driver_for(tensor.device)
     if driver is None or profile not in PROFILES or tensor.dtype not in CODINGS or tensor.layout != torch.strided:
         return None
-    if is_traceable_wrapper_subclass(tensor):  # it has no memory of its own
+    if is_traceable_wrapper_subclass(tensor) or tensor.is_neg():  # its words do not lie at its address
         return None
     bound = compress_bound(dtype=CODINGS[tensor.dtype].name, shape=tensor.shape, profile=profile)
     slot = torch.empty(bound, dtype=torch.uint8, device=tensor.device)

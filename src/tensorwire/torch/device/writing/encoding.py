@@ -10,6 +10,7 @@ import torch
 from ....codec import address_of, byte_view, compress, compress_bytes, num_threads
 from ....errors import DoesNotFit, UnsupportedTensorError
 from ..nvidia import driver_of
+from .given import check_tensor, listed
 from .kept import Kept
 from .new_frames import Known, NewFrames
 from .operands import ALIGNMENT, CODINGS, placed
@@ -59,12 +60,14 @@ def encode_into(
     Raises:
         UnsupportedTensorError: the dtype of a tensor is another one, or it has no memory of its own, as a compressed
             one. Nothing is launched then, here and below.
+        TypeError: something is no tensor, or a tensor is given in the place of a list.
         ValueError: there is no such profile; or lengths, dtypes, shapes or devices do not go together; or there are
             hashes of bases without these.
         RuntimeError: the device has no NVRTC; or a graph is captured, and the call was not made before.
         LimitExceededError: a tensor is larger than the format allows.
     """
-    tensors, out, bases = list(tensors), list(out), None if base is None else list(base)
+    tensors, out, bases = listed("tensors", tensors), listed("out", out), None if base is None else listed("base", base)
+    check_tensor("sizes", sizes)
     _check(tensors, out, sizes, hashes)
     _check_bases(tensors, bases, profile, base_hashes)
     if not tensors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ....codec import address_of
+from .given import check_tensor
 from .operands import ALIGNMENT
 
 FRAME_UNIT = 32
@@ -17,14 +18,17 @@ def check_tensors(
     pool: torch.Tensor, page_ids: torch.Tensor, page_words: int, dtype: torch.dtype, *,
     least_nbytes: int = 0, **others: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Raise ValueError unless pool, numbers of pages, slots and what is told of each slot go together, and
-    UnsupportedTensorError for a pool without memory of its own.
+    """Raise ValueError unless pool, numbers of pages, slots and what is told of each slot go together, TypeError for
+    what is no tensor, and UnsupportedTensorError for a pool without memory of its own.
 
     Args:
         least_nbytes: of a slot.
         others: the slots, and what is told of them, by the names of the caller's parameters.
     """
     (slots_name, slots), (told_name, told) = others.items()
+    named = {"pool": pool, "page_ids": page_ids, **others}
+    for name, tensor in named.items():
+        check_tensor(name, tensor)
     address_of(pool)  # it has one
     if pool.dtype != dtype or pool.dim() < 1 or not pool.is_contiguous() or pool.numel() != len(pool) * page_words:
         raise ValueError(
@@ -55,9 +59,9 @@ def check_tensors(
                 f"expected {what} of {' or '.join(map(str, dtypes))}, contiguous, one for each of {count} slots, got "
                 f"{tensor.dtype}, shape {tuple(tensor.shape)}"
             )
-    for tensor in (page_ids, slots, told):
+    for name, tensor in named.items():
         if tensor.device != pool.device:
-            raise ValueError(f"expected all tensors on the pool's device, got {tensor.device} and {pool.device}")
+            raise ValueError(f"expected {name} on {pool.device}, as the pool is, got it on {tensor.device}")
 
 
 def up_to(nbytes: int, unit: int) -> int:

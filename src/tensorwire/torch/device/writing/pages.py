@@ -6,6 +6,7 @@ import torch
 
 from ....errors import UnsupportedTensorError
 from ..nvidia import driver_of
+from .given import check_tensor
 from .operands import CODINGS
 from .page_reading import decode_pages
 from .page_writing import MOST_WORDS, encode_pages, frame_nbytes, slot_nbytes
@@ -43,14 +44,18 @@ class DevicePages:
 
         Raises:
             UnsupportedTensorError: the dtype is another one.
+            TypeError: page_words is no whole number, such as the shape of a page.
             ValueError: page_words or room is out of range.
         """
         if dtype not in CODINGS:
             raise UnsupportedTensorError(
                 f"expected pages of {', '.join(map(str, CODINGS))}, got {dtype}", advice="send such pages as they are"
             )
+        if not isinstance(page_words, int):
+            raise TypeError(f"expected the number of elements as page_words, got {page_words!r:.60}")
         if not 1 <= page_words <= MOST_WORDS:
-            raise ValueError(f"expected pages of 1 to {MOST_WORDS} elements, got {page_words}")
+            larger = "; a larger page is several, as pool.view(-1, ELEMENTS) has them" if page_words > 0 else ""
+            raise ValueError(f"expected pages of 1 to {MOST_WORDS} elements, got {page_words}{larger}")
         room = _ROOM[dtype == torch.bfloat16] if room is None else room
         if not 0 <= room <= 1:
             raise ValueError(f"expected room for a part of the elements, from 0 to 1, got {room}")
@@ -77,10 +82,12 @@ class DevicePages:
                 it is where the pool has no such page.
 
         Raises:
+            TypeError: something is no tensor.
             ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then, here and below.
             UnsupportedTensorError: the pool has no memory of its own, as a compressed tensor.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
+        check_tensor("pool", pool)
         encode_pages(pool, page_ids, out, sizes, self.page_words, self.dtype, self.frame_nbytes, driver_of(pool.device))
 
     def decode(self, frames: torch.Tensor, pool: torch.Tensor, page_ids: torch.Tensor, status: torch.Tensor) -> None:
@@ -102,8 +109,10 @@ class DevicePages:
                 page.
 
         Raises:
+            TypeError: something is no tensor.
             ValueError: dtypes, shapes, places or devices are not so. Nothing is launched then, here and below.
             UnsupportedTensorError: the pool has no memory of its own, as a compressed tensor.
             RuntimeError: the device is no CPU and has no NVRTC.
         """
+        check_tensor("pool", pool)
         decode_pages(frames, pool, page_ids, status, self.page_words, self.dtype, driver_of(pool.device))

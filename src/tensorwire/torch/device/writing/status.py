@@ -43,6 +43,8 @@ _ERRORS: dict[Status, tuple[type[Exception], str]] = {
     Status.HOST_ONLY: (UnsupportedTensorError, "no kernel reads its blocks; decode it on the host"),
 }
 
+_NUMBERS = frozenset(Status)
+
 
 def error_of(number: int, what: str) -> Exception:
     """The error that a number other than 0 means; `what` names the frame."""
@@ -67,5 +69,7 @@ def raise_for(status: torch.Tensor) -> None:
         BaseMismatchError, UnsupportedTensorError: by the number.
     """
     for place, number in enumerate(status.tolist()):
+        if number not in _NUMBERS:
+            raise ValueError(f"expected numbers of Status, 0 to {max(_NUMBERS)}, got {number}; give the status itself")
         if number:
             raise error_of(number, f"frame {place}")
