@@ -30,8 +30,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tensorwire.torch.device import driver as device_driver
+from tensorwire.torch.device.writing.kept import Kept
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    import pytest
+
     from tensorwire.torch.device.driver import Kernel
 
 HERE = Path(__file__).resolve().parent
@@ -160,6 +165,14 @@ class StandIn:
                 for span in inside[:1]:  # none: an empty tensor, which has no byte
                     found[span] = found.get(span, False) or writable
         return [_Buffer(begin, nbytes, writable) for (begin, nbytes), writable in found.items()]
+
+
+def stand_in_for_a_gpu(monkeypatch: pytest.MonkeyPatch, module: ModuleType, driver: StandIn | None) -> None:
+    """Let the functions of a module take CPU tensors as those of a GPU, whose driver this is; None: as what they are.
+    What earlier calls have made is not found."""
+    monkeypatch.setattr(module, "driver_of", lambda device: driver)
+    if hasattr(module, "_kept"):
+        monkeypatch.setattr(module, "_kept", Kept())
 
 
 class _Function:

@@ -20,14 +20,13 @@ from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.device import Status, apply_, encode_into, raise_for  # noqa: E402
 from tensorwire.torch.device.writing import applying, encoding  # noqa: E402
 from tensorwire.torch.device.writing.applying import Batch  # noqa: E402
-from tensorwire.torch.device.writing.kept import Kept  # noqa: E402
 from tests.support.conformance_relative import base_of, step, steps_of  # noqa: E402
 from tests.support.frame_surgery import Surgery  # noqa: E402
 from tests.support.golden import base_of as golden_base  # noqa: E402
 from tests.support.golden import frame_of, manifest  # noqa: E402
 
 from .opened import bytes_tensor  # noqa: E402
-from .stand_in import StandIn, missing  # noqa: E402
+from .stand_in import StandIn, missing, stand_in_for_a_gpu  # noqa: E402
 
 if TYPE_CHECKING:
     from tensorwire.codec import Profile
@@ -86,8 +85,7 @@ def test_weights_before_and_after_a_step() -> None:
 def test_what_kernels_encode(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames that were made on a device as well: few changes, many, and none."""
     driver = StandIn(seed=1)
-    monkeypatch.setattr(encoding, "driver_of", lambda device: driver)
-    monkeypatch.setattr(encoding, "_kept", Kept())
+    stand_in_for_a_gpu(monkeypatch, encoding, driver)
     shapes = [("BF16", 5000, 0.02), ("F16", 3000, 0.05), ("F8_E4M3", 5003, 0.02), ("BF16", 2000, 0.0)]
     pairs = [(dtype, *pair_of(dtype, n, share)[1:]) for dtype, n, share in shapes]
     tensors, bases = ([tensor_of(pair[side], pair[0]) for pair in pairs] for side in (2, 1))
@@ -310,7 +308,7 @@ def test_on_the_cpu_the_core_applies() -> None:
 def test_kernels_are_kept_for_later_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     frame, base, data = pair_of("BF16", 3000, 0.02)
     driver = StandIn()
-    monkeypatch.setattr(applying, "driver_of", lambda device: driver)
+    stand_in_for_a_gpu(monkeypatch, applying, driver)
     place, tensor, status = bytes_tensor(frame), tensor_of(base, "BF16"), torch.zeros(1, dtype=torch.int32)
     for _ in range(2):
         apply_([place], [tensor], status)
@@ -336,14 +334,14 @@ def test_arguments_are_checked() -> None:
         apply_([frame], [tensor.to_sparse()], status)
     with pytest.raises(TypeError, match=r"a tensor of torch as frames\[0\], got bytes"):
         apply_([bytes(8)], [tensor], status)  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="expected numbers of Status, 0 to 8, got 25088; give the status itself"):
+    with pytest.raises(ValueError, match="expected numbers of Status, 0 to 7, got 25088; give the status itself"):
         raise_for(torch.tensor([0, 25088]))
 
 
 def test_a_tensor_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a compressed one tells is no address."""
     driver = StandIn()
-    monkeypatch.setattr(applying, "driver_of", lambda device: driver)
+    stand_in_for_a_gpu(monkeypatch, applying, driver)
     frame, base, _ = pair_of("BF16", 300, 0.02)
     tensor = CompressedTensor.from_dense(bytes_tensor(base).view(torch.bfloat16))
     with pytest.raises(UnsupportedTensorError, match="expected a tensor with memory of its own, got CompressedTensor"):

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from reference.tensorwire_reference.hashes import content_hash  # noqa: E402
 from tensorwire.torch.device.writing import hashes  # noqa: E402
 
-from .stand_in import StandIn  # noqa: E402
+from .stand_in import StandIn, stand_in_for_a_gpu  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def test_hashes_of_a_batch(checked: bool, sizes: Sequence[int], monkeypatch: pyt
     assert [row.tobytes() for row in hashes.content_hashes(given).numpy()] == expected
     driver = StandIn(checked=checked, seed=1)
     driver.watch(*given)
-    monkeypatch.setattr(hashes, "driver_of", lambda device: driver)
+    stand_in_for_a_gpu(monkeypatch, hashes, driver)
     assert [row.tobytes() for row in hashes.content_hashes(given).numpy()] == expected
     assert len(driver.launches) == 2
 
@@ -40,7 +40,7 @@ def test_hashes_of_a_batch(checked: bool, sizes: Sequence[int], monkeypatch: pyt
 def test_tensors_that_lie_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not contiguous, at an odd address, or of no element alone."""
     driver = StandIn(seed=1)
-    monkeypatch.setattr(hashes, "driver_of", lambda device: driver)
+    stand_in_for_a_gpu(monkeypatch, hashes, driver)
     words = torch.arange(600, dtype=torch.int32).view(20, 30)
     given = [words.T, words.flatten()[1:], torch.empty(0, 3), torch.tensor(1.5)]
     found = hashes.content_hashes(given)

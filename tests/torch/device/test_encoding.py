@@ -17,9 +17,8 @@ from tensorwire.codec import FrameReader, content_hash  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.device import encode_into  # noqa: E402
 from tensorwire.torch.device.writing import encoding, kept  # noqa: E402
-from tensorwire.torch.device.writing.kept import Kept  # noqa: E402
 
-from .stand_in import StandIn  # noqa: E402
+from .stand_in import StandIn, stand_in_for_a_gpu  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,8 +32,7 @@ BEHIND = 64
 def driver(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     """What stands for the GPU: CPU tensors are its tensors."""
     driver = StandIn(seed=1)
-    monkeypatch.setattr(encoding, "driver_of", lambda device: driver)
-    monkeypatch.setattr(encoding, "_kept", Kept())
+    stand_in_for_a_gpu(monkeypatch, encoding, driver)
     return driver
 
 

@@ -17,9 +17,8 @@ from tensorwire import UnsupportedTensorError, compress_bound, frame_info  # noq
 from tensorwire.codec import FrameReader, content_hash  # noqa: E402
 from tensorwire.torch.device import encode_into  # noqa: E402
 from tensorwire.torch.device.writing import encoding  # noqa: E402
-from tensorwire.torch.device.writing.kept import Kept  # noqa: E402
 
-from .stand_in import StandIn, missing  # noqa: E402
+from .stand_in import StandIn, missing, stand_in_for_a_gpu  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,8 +37,7 @@ WITHIN = 1.03
 def stand_in(monkeypatch: pytest.MonkeyPatch, **options: Any) -> StandIn:
     """What stands for the GPU: CPU tensors are its tensors."""
     driver = StandIn(**options)
-    monkeypatch.setattr(encoding, "driver_of", lambda device: driver)
-    monkeypatch.setattr(encoding, "_kept", Kept())
+    stand_in_for_a_gpu(monkeypatch, encoding, driver)
     return driver
 
 

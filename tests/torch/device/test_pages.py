@@ -12,7 +12,7 @@ from tensorwire.codec import FROM_TORCH, content_hash
 from tensorwire.torch.device.writing import pages as pages_module
 from tensorwire.torch.device.writing.pages import DevicePages
 
-from .stand_in import StandIn, missing
+from .stand_in import StandIn, missing, stand_in_for_a_gpu
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -52,8 +52,7 @@ def encoded(
     """The frames of these pages, by a driver or on the CPU; None for size 0. Nothing is written behind a slot."""
     out, sizes = slots(len(ids), slot), torch.full((len(ids),), -1, dtype=torch.int32)
     with pytest.MonkeyPatch.context() as patch:
-        if driver is not None:
-            patch.setattr(pages_module, "driver_of", lambda device: driver)
+        stand_in_for_a_gpu(patch, pages_module, driver)
         pages.encode(pool, ids, out, sizes)
     stride = out.stride(0)
     guards = out.as_strided((len(ids), stride - slot), (stride, 1), out.storage_offset() + slot)

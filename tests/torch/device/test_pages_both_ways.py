@@ -12,7 +12,7 @@ from tensorwire.torch.device.writing.pages import DevicePages
 from tensorwire.torch.device.writing.status import Status, raise_for
 from tests.support import registry
 
-from .stand_in import StandIn, missing
+from .stand_in import StandIn, missing, stand_in_for_a_gpu
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -25,7 +25,7 @@ UNTOUCHED = 0xA5
 def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StandIn | None:
     """What runs the kernels of this test; None where the core encodes and decodes."""
     found = StandIn(checked=True, seed=1) if request.param == "kernels" else None
-    monkeypatch.setattr(pages_module, "driver_of", lambda device: found)
+    stand_in_for_a_gpu(monkeypatch, pages_module, found)
     return found
 
 
