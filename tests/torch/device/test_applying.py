@@ -336,7 +336,7 @@ def test_arguments_are_checked() -> None:
         apply_([frame], [tensor.to_sparse()], status)
     with pytest.raises(TypeError, match=r"a tensor of torch as frames\[0\], got bytes"):
         apply_([bytes(8)], [tensor], status)  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="expected numbers of Status, 0 to 8, got 25088; give the status itself"):
+    with pytest.raises(ValueError, match="expected numbers of Status, 0 to 7, got 25088; give the status itself"):
         raise_for(torch.tensor([0, 25088]))
 
 
