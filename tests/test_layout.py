@@ -125,7 +125,7 @@ DOORS = {
         "", "bases", "directory.config_and_index", "directory.distributed", "directory.manifest",
         "tensors.as_safetensors", "tensors.saving",
     },
-    ("torch", "sync"): {"", "copies", "elsewhere", "frames", "versions"},
+    ("torch", "sync"): {"", "copies", "elsewhere", "followed_arrays", "frames", "versions"},
     ("sync", "codec"): {""},
     ("sync", "storage"): {"inputs", "local", "locations", "pool", "progress", "upload"},
     ("sync", "files"): {"base", "beside", "frame_file", "header", "json_object", "names", "reader", "writer"},
@@ -272,7 +272,7 @@ FOLDERS = {
         "publisher": {
             "checkpoints", "copies", "elsewhere", "frames", "new_shards", "ranks", "small_files", "store", "versions",
         },
-        "followed_arrays": {"checkpoints", "frames", "versions"},
+        "followed_arrays": {"checkpoints", "elsewhere", "frames", "versions"},
         "changes": {"followed_arrays", "versions"},
         "directories": {"frames", "small_files", "versions"},
         "follower": {"changes", "directories", "elsewhere", "followed_arrays", "frames", "store", "versions"},

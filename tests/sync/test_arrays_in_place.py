@@ -153,7 +153,7 @@ def test_arrays_that_share_memory_no_longer_are_told(tmp_path: Path) -> None:
     follower = Follower(tmp_path, target, in_place=True, threads=1)
     assert follower.stage() is not None
     target["head"] = memory.copy()
-    with pytest.raises(BaseMismatchError, match="expected the arrays to share memory as when .*; stage again"):
+    with pytest.raises(BaseMismatchError, match=r"expected the arrays to share memory as when .*; stage again"):
         follower.commit()
     assert not memory.any()
     follow(follower, 0)

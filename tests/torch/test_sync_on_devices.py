@@ -239,7 +239,7 @@ def test_tensors_that_share_memory_no_longer_are_told(tmp_path: Path) -> None:
     publisher.publish(trained)
     assert follower.stage() is not None
     target["tied"] = target["tied"].clone()
-    with pytest.raises(BaseMismatchError, match="expected the arrays to share memory as when .*; stage again"):
+    with pytest.raises(BaseMismatchError, match=r"expected the arrays to share memory as when .*; stage again"):
         follower.commit()
     assert follower.stage() is not None
     follower.commit()

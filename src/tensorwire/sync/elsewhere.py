@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from .versions import Position, Version
 
 
+OTHER_TIES = "expected the arrays to share memory as when the version was staged, got others that do"
+"""What a target says that is about to commit."""
+
+
 class Target(Protocol):
     """What a follower keeps up to date."""
 

@@ -21,6 +21,7 @@ from ..codec import (
 from ..errors import BaseMismatchError, ErrorContext, UnsupportedTensorError
 from ..files.names import shown
 from .checkpoints import tensor_of
+from .elsewhere import OTHER_TIES
 from .frames import piece_nbytes
 from .versions import Position, nbytes_of
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from .versions import Tensor, Tensors, Version
 
 _ANEW = "stage again"
-OTHER_TIES = "expected the arrays to share memory as when the version was staged, got others that do"
 
 
 class ArraysTarget:

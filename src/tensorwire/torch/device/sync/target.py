@@ -11,7 +11,7 @@ import torch
 from ...._ground.text import count
 from ....errors import BaseMismatchError, ErrorContext, UnsupportedTensorError
 from ....files.names import shown
-from ....sync.followed_arrays import OTHER_TIES
+from ....sync.elsewhere import OTHER_TIES
 from ....sync.versions import Position, Tensor
 from ..frame import decode_frame
 from ..writing.applying import apply_
