@@ -125,7 +125,7 @@ DOORS = {
         "", "bases", "directory.config_and_index", "directory.distributed", "directory.manifest",
         "tensors.as_safetensors", "tensors.saving",
     },
-    ("torch", "sync"): {"", "copies", "elsewhere", "followed_arrays", "frames", "versions"},
+    ("torch", "sync"): {"", "copies", "elsewhere", "frames", "versions"},
     ("sync", "codec"): {""},
     ("sync", "storage"): {"inputs", "local", "locations", "pool", "progress", "upload"},
     ("sync", "files"): {"base", "beside", "frame_file", "header", "json_object", "names", "reader", "writer"},
