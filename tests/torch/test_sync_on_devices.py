@@ -80,6 +80,30 @@ def test_tensors_are_published_and_followed_where_they_are(tmp_path: Path) -> No
     assert published.nbytes < 5000
 
 
+def test_dtypes_that_no_kernel_encodes_are_sent_as_changes(tmp_path: Path) -> None:
+    """Also where a tensor has another dtype in the next version, which is as large."""
+    publisher = Publisher(tmp_path / "store")
+    trained = {"scale": torch.randn(50_000, generator=torch.Generator().manual_seed(1))}
+    target = {"scale": torch.zeros(50_000)}
+    follower = Follower(tmp_path / "store", target, in_place=True)
+    for number in range(2):
+        published = publisher.publish(trained)
+        assert follower.stage() is not None
+        follower.commit()
+        assert same(target, trained)
+        trained = {"scale": trained["scale"].clone()}
+        trained["scale"].view(torch.int32)[::900] += 1 + number
+    assert published.nbytes < 3000
+    for dtype in (torch.bfloat16, torch.float32):
+        other = {"scale": trained["scale"].view(dtype)}
+        publisher.publish(other)
+        target = {"scale": torch.zeros_like(other["scale"])}
+        follower = Follower(tmp_path / "store", target, in_place=True)
+        assert follower.stage() is not None
+        follower.commit()
+        assert same(target, other)
+
+
 def test_a_follower_on_the_host_gets_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publisher, trained = Publisher(tmp_path / "store"), weights()
     for _ in range(2):

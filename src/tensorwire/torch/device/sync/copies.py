@@ -11,13 +11,13 @@ from ....codec import compress_bound, content_hash, frame_info
 from ....errors import UnsupportedTensorError
 from ....files.frame_file import Stored
 from ....files.writer import may_save, saves
-from ....sync.copies import Encoded
+from ....sync.copies import Encoded, HostCopies
 from ..writing.encoding import encode_into
 from ..writing.hashes import content_hashes
 from ..writing.operands import CODINGS, dtype_name
 
 if TYPE_CHECKING:
-    from ....codec import Profile
+    from ....codec import Profile, TensorView
     from ....sync.versions import Tensor
 
 _CONTENT_HASH = slice(80, 96)  # of a frame (docs/format.md)
@@ -66,7 +66,8 @@ class _Waiting(NamedTuple):
 
 
 class DeviceCopies:
-    """Implements Copies. A copy lies beside the tensor that was published.
+    """Implements Copies. A copy lies beside the tensor that was published. Those of dtypes that no kernel encodes come
+    to the host, which holds and encodes them.
 
     What a caller does with a tensor on the same stream, once it was put, comes after the frame in its turn.
     """
@@ -78,30 +79,45 @@ class DeviceCopies:
                 advice="the host alone writes that: publish tensor.cpu()",
             )
         self._threads = threads
+        self._on_host = HostCopies(profile, threads)
         self._waiting: list[_Waiting] = []
         self._slot_nbytes = 0
 
-    def view(self, array: torch.Tensor) -> DeviceView:
+    def view(self, array: torch.Tensor) -> DeviceView | TensorView:
         dtype = dtype_name(array)
         if dtype is None or array.layout != torch.strided or array.is_conj() or array.is_neg():
             raise UnsupportedTensorError(
                 f"expected a dense tensor of a dtype that safetensors names, got {array.dtype}, {array.layout}"
             )
+        if array.dtype not in CODINGS:
+            return self._on_host.view(array.detach().cpu())
         return DeviceView(dtype, tuple(array.shape), array.detach().contiguous())
 
-    def copy(self, view: DeviceView) -> tuple[_Copy, str]:
+    def copy(self, view: DeviceView | TensorView) -> tuple[_Copy | memoryview, str]:
+        if not isinstance(view, DeviceView):
+            return self._on_host.copy(view)
         found = content_hashes([view.tensor])
         return _Copy(view.tensor.clone().flatten(), found), found.cpu().numpy().tobytes().hex()
 
-    def load(self, view: DeviceView, content: memoryview) -> _Copy:
+    def load(self, view: DeviceView | TensorView, content: memoryview) -> _Copy | memoryview:
+        if not isinstance(view, DeviceView):
+            return self._on_host.load(view, content)
         found = torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0, dtype=torch.uint8)
         return _Copy(found.to(view.tensor.device).view(view.tensor.dtype), None)
 
-    def put(self, name: str, view: DeviceView, copy: _Copy | None, base_hash: str | None) -> None:
+    def put(
+        self, name: str, view: DeviceView | TensorView, copy: _Copy | memoryview | None, base_hash: str | None
+    ) -> None:
+        if not isinstance(view, DeviceView):
+            self._on_host.put(name, view, copy if isinstance(copy, memoryview) else None, base_hash)
+        else:
+            self._put_there(name, view, copy if isinstance(copy, _Copy) else None, base_hash)
+
+    def _put_there(self, name: str, view: DeviceView, copy: _Copy | None, base_hash: str | None) -> None:
         new, slot, size, found = view.tensor.flatten(), None, None, None
         if copy is not None and copy.content.device != new.device:  # the tensor was moved
             copy = _Copy(copy.content.to(new.device), None)
-        if view.tensor.dtype in CODINGS and may_save(view.dtype, view.nbytes):
+        if may_save(view.dtype, view.nbytes):
             more = new.numel() // 4096  # of a relative frame, as encode_into says
             nbytes = compress_bound(dtype=view.dtype, shape=view.shape, profile="fast") + more
             slot = torch.empty(nbytes, dtype=torch.uint8, device=new.device)
@@ -117,10 +133,14 @@ class DeviceCopies:
         content = copy.content.copy_(new) if copy is not None and has_room else new.clone()
         self._waiting.append(_Waiting(name, view, _Copy(content, found), base_hash, slot, size))
 
-    def put_again(self, name: str, tensor: Tensor, copy: _Copy) -> None:
+    def put_again(self, name: str, tensor: Tensor, copy: _Copy | memoryview) -> None:
+        if not isinstance(copy, _Copy):
+            self._on_host.put_again(name, tensor, copy)
+            return
         self.put(name, DeviceView(*tensor.layout, copy.content.view(tensor.shape)), copy, None)
 
     def encoded(self, *, last: bool) -> Iterator[Encoded]:
+        yield from self._on_host.encoded(last=last)
         if not last and self._slot_nbytes < _READY_NBYTES:
             return
         waiting, self._waiting, self._slot_nbytes = self._waiting, [], 0
@@ -128,6 +148,7 @@ class DeviceCopies:
             yield self._encoded(each, 0 if each.size is None else int(each.size))
 
     def drop(self) -> None:
+        self._on_host.drop()
         self._waiting, self._slot_nbytes = [], 0
 
     def _encoded(self, each: _Waiting, nbytes: int) -> Encoded:
