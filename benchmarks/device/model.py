@@ -70,6 +70,8 @@ def rows() -> list[list[str]]:
     ratios = {row["what"]: row["ratio"] for row in reversed(measured["decoding"])}
     found = []
     for name, count in counted().items():
+        if not name.startswith(("decode `", "product")):  # what encodes or applies is not modelled
+            continue
         profile = name.split("`")[1]
         ratio = _ratio_of_f16(profile) if "F16" in name else ratios[profile]
         of_card = modelled if name.startswith("decode") else times_dense
