@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("torch")
@@ -77,5 +79,6 @@ def test_the_page_has_a_row_for_each_kernel_and_each_is_in_a_header() -> None:
     rows = [line.split(" | ")[0].removeprefix("| ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     assert rows[1:] == [each.what for each in KERNELS]
     for each in KERNELS:
-        name = each.kernel.expression.partition("<")[0]
-        assert name in sources()[each.kernel.header].decode()
+        name, header = each.kernel.expression.partition("<")[0], sources()[each.kernel.header].decode()
+        included = re.findall(r'^#include "(.+)"', header, re.MULTILINE)
+        assert name in header + "".join(sources()[other].decode() for other in included)
