@@ -66,8 +66,8 @@ class _Waiting(NamedTuple):
 
 
 class DeviceCopies:
-    """Implements Copies. A copy lies beside the tensor that was published. Those of dtypes that no kernel encodes come
-    to the host, which holds and encodes them.
+    """Implements Copies. A copy lies beside the tensor that was published. Tensors of dtypes that no kernel encodes
+    come to the host, which holds a copy of them and encodes it.
 
     What a caller does with a tensor on the same stream, once it was put, comes after the frame in its turn.
     """
