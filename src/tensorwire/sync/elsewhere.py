@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import UnsupportedTensorError
+from ..files.names import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ..codec import Profile
     from .copies import Copies
     from .frames import Frames
-    from .versions import Position, Version
+    from .versions import Position, Tensors, Version
 
 
 OTHER_TIES = "expected the arrays to share memory as when the version was staged, got others that do"
@@ -82,3 +83,31 @@ def memory_of(array: Any) -> Elsewhere | None:
             advice="import it, and its kernels read and change them there; or give tensor.cpu()",
         )
     return found
+
+
+def misfit(
+    goal: Tensors, layouts: Mapping[str, tuple[str | None, tuple[int, ...]]], ties: Mapping[str, str]
+) -> tuple[str, str] | None:
+    """The first array that cannot take its content where it lies, and why.
+
+    Args:
+        goal: what the arrays are to become.
+        layouts: of each array its dtype and shape.
+        ties: by name the array that has its memory.
+    """
+    if others := sorted(goal.keys() ^ layouts.keys()):
+        name = others[0]
+        places = ("the version", "the dict") if name in goal else ("the dict", "the version")
+        text = f"expected the same tensors in the version and in the dict, got {shown(name)} in {places[0]}"
+        return name, f"{text} and not in {places[1]}"
+    for name, found in layouts.items():
+        wanted = goal[name].layout
+        if found != wanted:
+            text = f"expected {shown(name)} as {wanted[0]} {wanted[1]}, as the version has it"
+            return name, f"{text}, got {found[0]} {found[1]} in the dict"
+        if goal[ties[name]].hash != goal[name].hash:
+            return name, (
+                f"expected one content of {shown(name)} and {shown(ties[name])}, which have the same memory in the "
+                "dict, got two in the version"
+            )
+    return None

@@ -19,9 +19,8 @@ from ..codec import (
     tied_names,
 )
 from ..errors import BaseMismatchError, ErrorContext, UnsupportedTensorError
-from ..files.names import shown
 from .checkpoints import tensor_of
-from .elsewhere import OTHER_TIES
+from .elsewhere import OTHER_TIES, misfit
 from .frames import piece_nbytes
 from .versions import Position, nbytes_of
 
@@ -232,7 +231,8 @@ class ArraysTarget:
         """By name the array that has its memory, as `tied_names`. What would leave that memory, which others hold as
         well, is refused."""
         ties = tied_names(self._arrays)
-        found = self._misfit(goal, ties)
+        layouts = {name: array_layout(array) for name, array in self._arrays.items()}
+        found = misfit(goal, layouts, ties)
         if found is None:
             return ties
         name, text = found
@@ -241,28 +241,5 @@ class ArraysTarget:
                 frames.fetch(name, link)  # so that an index which lies is told first
         raise ValueError(f"{text}; give a dict that fits, or an empty one; without in_place arrays are replaced")
 
-    def _misfit(self, goal: Tensors, ties: Mapping[str, str]) -> tuple[str, str] | None:
-        """The first array that cannot take its content in place, and why."""
-        if others := sorted(goal.keys() ^ self._arrays.keys()):
-            name = others[0]
-            places = ("the version", "the dict") if name in goal else ("the dict", "the version")
-            text = f"expected the same tensors in the version and in the dict, got {shown(name)} in {places[0]}"
-            return name, f"{text} and not in {places[1]}"
-        for name, array in self._arrays.items():
-            wanted, found = goal[name].layout, array_layout(array)
-            if found != wanted:
-                text = f"expected {shown(name)} as {_text(wanted)}, as the version has it"
-                return name, f"{text}, got {_text(found)} in the dict"
-            if goal[ties[name]].hash != goal[name].hash:
-                return name, (
-                    f"expected one content of {shown(name)} and {shown(ties[name])}, which have the same memory in the "
-                    "dict, got two in the version"
-                )
-        return None
-
     def _drop(self) -> None:
         self._new, self._frames, self._ties, self._goal, self._room = {}, {}, {}, None, new_buffer(0)
-
-
-def _text(layout: tuple[str | None, tuple[int, ...]]) -> str:
-    return f"{layout[0]} {layout[1]}"

@@ -11,7 +11,7 @@ import torch
 from ...._ground.text import count
 from ....errors import BaseMismatchError, ErrorContext, UnsupportedTensorError
 from ....files.names import shown
-from ....sync.elsewhere import OTHER_TIES
+from ....sync.elsewhere import OTHER_TIES, misfit
 from ....sync.versions import Position, Tensor
 from ..frame import decode_frame
 from ..writing.applying import apply_
@@ -158,25 +158,9 @@ class DeviceTarget:
     def _checked_ties(self, goal: Position) -> dict[str, str]:
         """As `_tied`. ValueError if the tensors do not fit the version."""
         ties = _tied(self._arrays)
-        if others := sorted(goal.tensors.keys() ^ ties.keys()):
-            name = others[0]
-            places = ("the version", "the dict") if name in goal.tensors else ("the dict", "the version")
-            raise ValueError(
-                f"expected the same tensors in the version and in the dict, got {shown(name)} in {places[0]} and not "
-                f"in {places[1]}"
-            )
-        for name, tensor in self._arrays.items():
-            wanted, found = goal.tensors[name], _layout(tensor)
-            if found != wanted.layout:
-                raise ValueError(
-                    f"expected {shown(name)} as {wanted.dtype} {wanted.shape}, as the version has it, got {found[0]} "
-                    f"{found[1]} in the dict"
-                )
-            if goal.tensors[ties[name]].hash != wanted.hash:
-                raise ValueError(
-                    f"expected one content of {shown(name)} and {shown(ties[name])}, which have the same memory in the "
-                    "dict, got two in the version"
-                )
+        found = misfit(goal.tensors, {name: _layout(tensor) for name, tensor in self._arrays.items()}, ties)
+        if found is not None:
+            raise ValueError(found[1])
         return ties
 
     def _drop(self) -> None:
