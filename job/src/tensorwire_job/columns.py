@@ -260,6 +260,16 @@ class RankColumns(Mapping[int, Rank]):
             other._made[number] = replace(rank, process=replace(rank.process, gone_seconds=age))
         return other
 
+    def without_signals(self, numbers: Iterable[int]) -> RankColumns:
+        """The same columns, as if these ranks had got no signal."""
+        other = copy(self)
+        other.signals, other._made = dict(self.signals), dict(self._made)
+        for number in numbers:
+            del other.signals[number]
+            rank = self[number]
+            other._made[number] = replace(rank, process=replace(rank.process, signal="", signal_seconds=None))
+        return other
+
 
 def taken(columns: _Columns, kept: Bools | slice) -> _Columns:
     """A part of each column."""

@@ -29,7 +29,7 @@ from ..view.exit_reasons import (
 )
 from ..view.job import is_waiting
 from ..view.past import rewound
-from ..view.signals import TOGETHER, goes_on, not_outlived
+from ..view.signals import TOGETHER, goes_on, without, without_outlived
 from ..view.verdict import MAX_SUSPECTS
 from .hangs import find_hangs
 from .unlike_calls import parted, unlike_calls
@@ -71,7 +71,6 @@ class _Ended:
         left: ranks that left well, whether the others were done or not.
         asked: ranks that were asked by a signal, and how long ago; `start` is the first time.
         are_noted: the probes of these ranks note signals.
-        by_signal: of these, those that were asked by a signal that they have not outlived.
         outlives_it: the job went on after the signal, until it ended of something else.
         first: how long ago the job changed first: a rank failed, gave up, or was asked to end.
         were_silent: ranks had given no sign of life for a while by then.
@@ -79,16 +78,17 @@ class _Ended:
     """
 
     def __init__(self, job: Job, dead: dict[int, Rank], named: Set[int]) -> None:
-        self.job, self.dead, self.named = job, dead, named
-        self.failed = {n: rank for n, rank in dead.items() if rank.process.exit_reason not in LEFT}
-        self.left = {n: rank for n, rank in dead.items() if n not in self.failed}
-        self.are_noted = bool(job.columns.signals)
-        end = max(map(said, dead.values()), default=0.0)
-        self.by_signal = asked = not_outlived(job, self.failed, end)
-        has_gone_on = bool(asked) and goes_on(job, asked, end)
-        if has_gone_on and self._fails_by_itself(end):
-            asked.clear()
-        asked = asked | {n: said(rank) for n, rank in self.failed.items() if n not in asked and was_interrupted(rank)}
+        end = _first_end(dead)
+        self.are_noted, self.named = bool(job.columns.signals), named
+        job = without_outlived(job, dead, end)
+        has_gone_on = goes_on(job, job.columns.signals, end)
+        if has_gone_on and _fails_by_itself(job, dead, end):
+            job = without(job, job.columns.signals)
+        self.job, self.dead = job, {number: job.ranks[number] for number in dead}
+        self.failed = {n: rank for n, rank in self.dead.items() if rank.process.exit_reason not in LEFT}
+        self.left = {n: rank for n, rank in self.dead.items() if n not in self.failed}
+        asked = {n: job.ranks[n].process.signal_seconds or said(job.ranks[n]) for n in job.columns.signals}
+        asked |= {n: said(rank) for n, rank in self.failed.items() if n not in asked and was_interrupted(rank)}
         self.start = max(asked.values(), default=0.0)
         self.asked = {n: age for n, age in asked.items() if self.start - age <= TOGETHER}
         self.first, self.were_silent = self._change()
@@ -115,13 +115,6 @@ class _Ended:
                 first, were_silent = ages[after], True
         return first, were_silent
 
-    def _fails_by_itself(self, end: float) -> bool:
-        """Whether the first to end had an error that no other had, while the job went on for long after a signal."""
-        first = max(self.failed, key=lambda number: said(self.failed[number]), default=None)
-        is_own = first is not None and has_failed(self.failed[first]) and first not in alike(self.failed)
-        later = {number: age - TOGETHER for number, age in self.by_signal.items()}
-        return is_own and goes_on(self.job, later, end)
-
     def verdicts(self, hangs: list[Verdict]) -> list[Verdict] | None:
         job, failed = self.job, self.failed
         early = {n: rank for n, rank in self.left.items() if gone(rank) > self.first and not _is_done(job, rank)}
@@ -140,7 +133,7 @@ class _Ended:
             if before:
                 return before
         if self.is_asked_first and not self.were_silent:
-            return self._asked_alone()
+            return [] if self.outlives_it else self._asked_alone()
         first, _ = _first(failed)
         if not own_words and self._is_time(first):
             unlike = unlike_calls(job)
@@ -173,8 +166,7 @@ class _Ended:
     def _way(self, number: int) -> str:
         """How it was asked."""
         process = self.job.ranks[number].process
-        is_it = number in self.by_signal or not process.exit_reason.startswith("SIG")
-        return (is_it and process.signal) or process.exit_reason
+        return process.signal or process.exit_reason.replace("KeyboardInterrupt", "SIGINT")
 
     def _how(self) -> str:
         return min(self._way(number) for number, age in self.asked.items() if age == self.start)
@@ -352,6 +344,20 @@ def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     start = max(said(failed[number]) for number in own)
     tied = sorted((n for n in own if said(failed[n]) >= start - _MOMENT), key=lambda n: (-said(failed[n]), n))
     return tied[:MAX_SUSPECTS], len(tied) == 1
+
+
+def _fails_by_itself(job: Job, dead: dict[int, Rank], end: float) -> bool:
+    """Whether the first to end crashed, or had an error that no other had, long after a signal."""
+    first = max(dead, key=lambda number: said(dead[number]), default=-1)
+    is_own = first >= 0 and (has_failed(dead[first]) or dead[first].process.exit_kind == "crash")
+    later = {number: age - TOGETHER for number, age in job.columns.signals.items()}
+    return is_own and first not in alike(dead) and goes_on(job, later, end)
+
+
+def _first_end(dead: dict[int, Rank]) -> float:
+    """How long ago the first rank ended. A silent one may have been stopped for long, until it was killed."""
+    spoken = [said(rank) for rank in dead.values() if rank.process.exit_reason]
+    return max(spoken) if spoken else min(map(said, dead.values()), default=0.0)
 
 
 def _aborted(rank: Rank) -> bool:
