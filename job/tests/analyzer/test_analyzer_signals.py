@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,8 @@ from tensorwire_job.model import ASKED
 
 if TYPE_CHECKING:
     from tensorwire_job.model import Finding
+
+SOON = replace(ASKED, hang_seconds=10.0)
 
 
 @every_rank
@@ -102,7 +105,7 @@ def test_a_job_that_hangs_after_a_signal_that_it_caught_is_found(culprit: int, a
 
     def at(since_signal: float, waited: float) -> list[Finding]:
         groups, caught = not_entering(culprit), {"signal": "SIGTERM", "signal_seconds": since_signal}
-        return found([rank(n, *groups(n, waited), **(caught if n < asked else {})) for n in range(WORLD)], ASKED)
+        return found([rank(n, *groups(n, waited), **(caught if n < asked else {})) for n in range(WORLD)], SOON)
 
     after, before = at(15.0, 14.9), at(15.0, 15.1)
     assert told(after) == ("TW-H1", [culprit])
