@@ -15,7 +15,7 @@ from ..view.confidence import Basis
 from ..view.histories import out_of_habit
 from ..view.job import RUNS
 from ..view.out_of_step import out_of_step
-from ..view.waits import FOR_KEY, IN_INIT, Wait, most_prominent
+from ..view.waits import FOR_KEY, FOR_LOCK, IN_INIT, Wait, holder_of_lock, most_prominent
 from .hang_inside import all_entered
 from .unlike_calls import inconsistent, parted, unlike_calls
 
@@ -149,9 +149,11 @@ class Part:
         also = self._stopped_inside(wait, ranks)
         victims = self.states.victims(ranks) - set(also)
         doubts = self._doubts(wait, ranks, named)
-        is_vague = wait.group is None and wait.call != IN_INIT  # which ranks have to come to it
+        is_vague = wait.group is None and wait.call != IN_INIT and not wait.pid  # which ranks have to come to it
         are_most = 2 * len(ranks) > (wait.group.size if wait.group else job.world_size) and not also
-        if doubts or is_vague or are_most or any(job.is_busy(job.ranks[number]) for number in named):
+        are_busy = any(job.is_busy(job.ranks[number]) for number in named)
+        pids = self._strangers(named)
+        if doubts or is_vague or are_most or are_busy or pids:
             basis = max(basis, Basis.COMPARISON)
         path = [wait, *(each for each in states.leading_to(ranks) if each is not wait)]
         facts = [each.told() for each in path[:_MAX_WAITS]]
@@ -160,10 +162,36 @@ class Part:
         are_gone = not any(job.ranks[number].process.is_alive for number in ranks)
         are_declared = is_meant or all(job.phases.get(number) for number in ranks) or self._compile(ranks)
         summary = self._summary(wait, named, also, victims, is_meant=is_meant)
+        if any(pids):
+            held = words.names([f"pid {pid}" for pid in sorted(pids) if pid])
+            summary += f": {held}, no rank in view, has a file lock that {words.verb(named, 'it waits', 'they wait')} for"
+        if are_most and not (are_declared or are_busy or doubts or any(pids)) and self._are_alike(wait, ranks):
+            return self._unlike_the_few(wait, ranks, summary, [*facts, *why])
         return self._hang(
             "TW-LOST" if are_gone else "TW-H1", wait, [*ranks, *also], summary, [*facts, *doubts, *why],
             Basis.REMAINDER if is_meant else basis, victims=len(victims),
             level="notice" if are_declared else "finding",
+        )  # fmt: skip
+
+    def _strangers(self, numbers: list[int]) -> set[int]:
+        """The pids of processes that hold file locks for which these wait, and are no ranks in view; 0 unknown."""
+        found = {n: pid for n in numbers if (pid := holder_of_lock(self.job.ranks[n].activity)) is not None}
+        return {pid for number, pid in found.items() if not self.job.holders(number)}
+
+    def _are_alike(self, wait: Wait, ranks: list[int]) -> bool:
+        """Whether these live, made the same last call, and show nothing of what they do: so many may be where they
+        should be, and those that wait for them not."""
+        last = [(self.job.ranks[number].calls or [None])[-1] for number in ranks]
+        idle = [rank for rank in map(self.job.ranks.__getitem__, ranks) if rank.process.life == "running"]
+        are_idle = len(idle) == len(ranks) and {FOR_LOCK}.issuperset(rank.activity for rank in idle if rank.activity)
+        return wait.group is not None and are_idle and None not in last and last.count(last[0]) == len(last)
+
+    def _unlike_the_few(self, wait: Wait, ranks: list[int], summary: str, facts: list[str]) -> Verdict:
+        sides = [sorted(ranks), wait.inside]
+        which = " or ".join(map(words.ranks, sides))
+        return self._hang(
+            "TW-H1", wait, [], f"{summary}, and it is unknown which are wrong: {which}", facts, Basis.COMPARISON,
+            victims=len(self.states.victims(ranks)), sides=sides,
         )  # fmt: skip
 
     def _stopped_inside(self, wait: Wait, ranks: list[int]) -> list[int]:
@@ -196,7 +224,9 @@ class Part:
         what, whom = f"entered {entered}", f"for {words.verb(named, 'it', 'them')}"
         if wait.group is None:
             what, whom = f"come to {wait.call}", "in it"
-            if wait.call == IN_INIT:
+            if wait.pid:
+                what, whom = f"given back the file lock that it holds (pid {wait.pid})", "for it"
+            elif wait.call == IN_INIT:
                 what = f"called {wait.call}"
             elif wait.is_any:
                 what = f"set what others wait for ({wait.call})"
@@ -214,7 +244,9 @@ class Part:
         if moving:
             completes = words.verb(moving, "completes", "complete")
             doubts.append(f"{words.ranks(moving)} {completes} other operations meanwhile")
-        working = {number: doing for number in named if (doing := job.doing(job.ranks[number]))}
+        # A CPU that is used by a rank without a heartbeat speaks for a thread that spins with Python's lock held.
+        beating = [number for number in named if not job.are_stale([number])]
+        working = {number: doing for number in beating if (doing := job.doing(job.ranks[number]))}
         doubts += [f"rank {number} makes progress by itself: it {doing}" for number, doing in list(working.items())[:3]]
         if wait.call == IN_INIT and job.runnable.intersection(named) and not working:
             doubts.append(f"{words.ranks(named)} may be on the way")
@@ -230,12 +262,15 @@ class Part:
         if any(wait.group is None for wait in [own, *others]):  # which ranks have to come to it is not known for sure
             basis = max(basis, Basis.COMPARISON)
         lacked = own.lacked_by(number)
-        places = sorted({wait.title for each in lacked for wait in self.states.of[each]})
-        comes = words.verb(lacked, "does", "do")
-        summary = f"rank {number} is in {own.title}, which {words.ranks(lacked)} {comes} not come to"
-        if places:
-            there = f"{words.ranks(lacked)} {words.verb(lacked, 'is', 'are')} in {words.names(places)}"
-            summary = f"rank {number} is in {own.title}, and {there}: each waits for the other"
+        waits = [wait for each in lacked for wait in self.states.of[each]]
+        here = f"rank {number} {'waits for' if own.pid else 'is in'} {own.title}"
+        summary = f"{here}, which {words.ranks(lacked)} {words.verb(lacked, 'does', 'do')} not come to"
+        if waits:
+            are_in = words.verb(lacked, "is in", "are in")
+            if all(wait.pid for wait in waits):
+                are_in = words.verb(lacked, "waits for", "wait for")
+            there = f"{words.ranks(lacked)} {are_in} {words.names(sorted({wait.title for wait in waits}))}"
+            summary = f"{here}, and {there}: each waits for the other"
         seconds = max(wait.seconds for wait in self.waits)
         return self._hang("TW-H2", own, [number], summary, [*facts, *why], basis, seconds=seconds)
 
