@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .programs import Call as ProgramCall
 
 _NODE = "node"
+_FIRST_PID = 1000
 _HEARTBEAT = 0.1
 _READ_AFTER = 2.0  # seconds of a standstill after which a rank reads its history
 _SHOWN_AFTER = 1.0  # seconds of a wait for a message after which the page shows it
@@ -50,23 +51,25 @@ def observe(player: Player, time: float, noise: Noise | None = None) -> Observat
 
 
 def _last_look(state: RankState, time: float) -> float:
-    """The time of the page: it stands still once the process has ended or is stopped."""
+    """The time of the page: it stands still once the process has ended or is stopped, or Python's lock is not free."""
     if state.end is not None:
         return min(time, state.end.heard)
-    return min(time, state.local_since) if state.local == "stop" else time
+    return min(time, state.local_since) if state.local in ("stop", "spin") else time
 
 
 def _rank(player: Player, number: int, state: RankState, time: float, page: float) -> Rank:
     acts = [act for act in state.acts if act.entered <= page]
     setup, since = _setup(acts, page)
     waits = state.waits_for if state.waits_for is not None and state.waits_since <= page else None
-    activity = _ACTIVITIES.get(waits.call.name, "") if waits is not None else ""
+    activity, active_since = _ACTIVITIES.get(waits.call.name, "") if waits is not None else "", state.waits_since
+    if waits is not None and waits.holder is not None:
+        activity, active_since = f"file lock (pid {_FIRST_PID + waits.holder})", max(active_since, waits.held_since)
     read_at = _history_read(state, page, acts)
     return Rank(
         rank=number,
         world_size=player.program.world_size,
         node=_NODE,
-        pid=1000 + number,
+        pid=_FIRST_PID + number,
         generation=0,
         process=_process(state, time, page),
         process_groups=_groups(player, number, state, acts, time, page) if setup == "initialized" else [],
@@ -74,7 +77,7 @@ def _rank(player: Player, number: int, state: RankState, time: float, page: floa
         setup=setup,
         setup_seconds=time - since,
         activity=activity,
-        activity_seconds=time - state.waits_since if activity else None,
+        activity_seconds=time - active_since if activity else None,
         calls=[] if read_at is None else _history(player, state, [a for a in acts if a.entered <= read_at], page),
         calls_seconds=None if read_at is None else time - read_at,
     )
@@ -93,7 +96,8 @@ def _process(state: RankState, time: float, page: float) -> Process:
         signal = {}
     end = state.end
     if end is None:
-        life, letter = ("stopped", "T") if state.local == "stop" else ("running", "R" if state.local == "loop" else "S")
+        runs = state.local in ("loop", "spin")
+        life, letter = ("stopped", "T") if state.local == "stop" else ("running", "R" if runs else "S")
         return Process(life, letter, cpu_seconds=time if letter == "R" else 1.0, **signal)
     ago = time - end.time
     by_signal = state.signal if end.kind == "interruption" else ""
