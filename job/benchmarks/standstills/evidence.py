@@ -62,8 +62,9 @@ def _rank(player: Player, number: int, state: RankState, time: float, page: floa
     setup, since = _setup(acts, page)
     waits = state.waits_for if state.waits_for is not None and state.waits_since <= page else None
     activity, active_since = _ACTIVITIES.get(waits.call.name, "") if waits is not None else "", state.waits_since
-    if waits is not None and waits.holder is not None:
-        activity, active_since = f"file lock (pid {_FIRST_PID + waits.holder})", max(active_since, waits.held_since)
+    lock = _lock(player, acts, page) if not activity else None
+    if lock is not None and lock.holder is not None:
+        activity, active_since = f"file lock (pid {_FIRST_PID + lock.holder})", max(lock.entered, lock.held_since)
     read_at = _history_read(state, page, acts)
     return Rank(
         rank=number,
@@ -81,6 +82,17 @@ def _rank(player: Player, number: int, state: RankState, time: float, page: floa
         calls=[] if read_at is None else _history(player, state, [a for a in acts if a.entered <= read_at], page),
         calls_seconds=None if read_at is None else time - read_at,
     )
+
+
+def _lock(player: Player, acts: list[Act], page: float) -> Act | None:
+    """The file lock that a rank waits for, or that it got as its holder ended, and has completed nothing since."""
+    found = next((act for act in reversed(acts) if act.call.name == "lock"), None)
+    if found is None or found.holder is None or found.done is None or found.done > page:
+        return found
+    end = player.ranks[found.holder].end if found.holder >= 0 else None
+    later = [act for act in acts if act is not found and act.done is not None and found.done <= act.done <= page]
+    moved = any(act.call.is_collective or act.call.is_message for act in later)
+    return found if end is not None and end.time <= found.done and not moved else None
 
 
 def _setup(acts: list[Act], page: float) -> tuple[str, float]:

@@ -203,6 +203,13 @@ def _put(program: Program, rank: int, place: int, call: Call) -> list[Call]:
 _CHANGES: dict[str, _Change] = {
     change.__name__[1:].replace("_", " "): change
     for change in (
-        _skip, _repeat, _swap, _another_tensor, _another_peer, _another_operation, _wrong_split, _slipped_into_a_lock,
+        _skip,
+        _repeat,
+        _swap,
+        _another_tensor,
+        _another_peer,
+        _another_operation,
+        _wrong_split,
+        _slipped_into_a_lock,
     )
 }

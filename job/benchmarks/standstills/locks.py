@@ -22,6 +22,7 @@ class Locks:
         self._order = {key: deque(ranks) for key, ranks in order.items()}
         self._holders: dict[str, int] = {}
         self._waiting: dict[str, deque[Act]] = defaultdict(deque)
+        self._gone: set[int] = set()
 
     def seize(self, key: str) -> None:
         """By a stranger, who comes before any rank."""
@@ -45,6 +46,7 @@ class Locks:
 
     def leave(self, rank: int, time: float, away: Collection[int]) -> list[Act]:
         """A rank waits for none any more and gives back all; the acts that have these now."""
+        self._gone.add(rank)
         for key, acts in self._waiting.items():
             self._waiting[key] = deque(act for act in acts if act.rank != rank)
         own = [key for key, holder in self._holders.items() if holder == rank]
@@ -65,6 +67,7 @@ class Locks:
             self._holders[key], found = following.rank, following
         if key in self._holders:
             for act in waiting:
-                if act.holder != self._holders[key]:
+                # As the probe does, which goes on to tell a holder that has ended.
+                if act.holder != self._holders[key] and act.holder not in self._gone:
                     act.holder, act.held_since = self._holders[key], time
         return found

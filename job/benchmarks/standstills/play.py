@@ -398,4 +398,12 @@ def _seize(player: Player, rank: int, state: RankState, call: Call) -> None:
     player._go_on(rank)
 
 
-_LOCAL = {"sleep": _sleep, "loop": _sleep, "spin": _sleep, "stop": _sleep, "seize": _seize, "die": _die, "signals": _signals}
+_LOCAL = {
+    "sleep": _sleep,
+    "loop": _sleep,
+    "spin": _sleep,
+    "stop": _sleep,
+    "seize": _seize,
+    "die": _die,
+    "signals": _signals,
+}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from job.tests.support.analyzed import last, only
-from job.tests.support.observations import WORLD, member, rank
+from job.tests.support.observations import WORLD, dead, member, observed, rank
 from job.tests.support.observed_jobs import every_rank, hung, not_entering, others, some_reduce
 from tensorwire_job.model import Call, Operation, Worker
 
@@ -58,7 +56,9 @@ def _with_history(seen_at: Callable[[float], Observation], lines: dict[int, int]
 def test_who_waits_in_an_operation_with_a_lock_that_all_others_need(culprit: int) -> None:
     finding = only(last(_locked(dict.fromkeys(others(culprit), _pid(culprit)), some_reduce([culprit]))))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "medium")
-    assert f"wait for the file lock of rank {culprit} (pid {_pid(culprit)}): each waits for the other" in finding.summary
+    assert (
+        f"wait for the file lock of rank {culprit} (pid {_pid(culprit)}): each waits for the other" in finding.summary
+    )
 
 
 @every_rank
@@ -75,7 +75,9 @@ def test_who_is_stuck_with_a_lock_is_named_and_not_who_waits_for_it(culprit: int
     inside = [number for number in range(WORLD) if number not in (culprit, waiting)]
     finding = only(last(_locked({waiting: _pid(culprit)}, some_reduce(inside))))
     assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
-    assert any(fact.startswith(f"rank {waiting} waits for the file lock of rank {culprit}") for fact in finding.evidence)
+    assert any(
+        fact.startswith(f"rank {waiting} waits for the file lock of rank {culprit}") for fact in finding.evidence
+    )
 
 
 def test_a_chain_of_locks_leads_to_its_end() -> None:
@@ -96,20 +98,53 @@ def test_two_where_one_holds_the_lock_in_an_operation_are_sides() -> None:
     assert finding.confidence != "high"
 
 
-@pytest.mark.parametrize("pid", [_STRANGER, 0])
-def test_a_lock_of_another_process_is_told(pid: int) -> None:
-    finding = only(last(_locked({2: pid}, not_entering(2))))
+_TOLD = f"for a file lock that pid {_STRANGER} has, which is no rank in view"
+
+
+def test_a_lock_of_another_process_is_told() -> None:
+    finding = only(last(_locked({2: _STRANGER}, not_entering(2))))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [2], "medium")
-    told = f": pid {_STRANGER}, no rank in view, has a file lock that it waits for"
-    assert finding.summary.endswith(told) == bool(pid)
-    assert any("its main thread waits for a file lock" in fact for fact in finding.evidence)
+    assert finding.summary == f"rank 2 waits {_TOLD}; 3 ranks wait for it"
+    assert any("its main thread waits for a file lock (pid 4711) for " in fact for fact in finding.evidence)
+
+
+def test_a_lock_of_which_the_holder_is_not_known() -> None:
+    finding = only(last(_locked({2: 0}, not_entering(2))))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [2], "medium")
+    assert any("its main thread waits for a file lock for " in fact for fact in finding.evidence)
 
 
 def test_a_lock_of_another_process_that_most_wait_for() -> None:
     seen_at = _with_history(_locked(dict.fromkeys([0, 1, 2], _STRANGER), some_reduce([3])), {})
     finding = only(last(seen_at))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [0, 1, 2], "medium")
-    assert f"pid {_STRANGER}, no rank in view" in finding.summary
+    assert finding.summary == f"ranks 0-2 wait {_TOLD}; 1 rank waits for them"
+
+
+def test_a_lock_of_another_process_that_all_wait_for() -> None:
+    finding = only(last(_locked(dict.fromkeys(range(WORLD), _STRANGER), some_reduce([]))))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-UNKNOWN", [], "low")
+    assert finding.summary == f"ranks 0-3 wait {_TOLD}"
+
+
+def test_what_was_entered_once_the_holder_had_ended_was_not_entered_before() -> None:
+    """Ranks get the lock as the job is ended, and come to what the culprit waits in."""
+
+    def at(time: float) -> Observation:
+        ages = {1: 20.0, 0: 19.5, 2: 19.4, 3: 19.3}
+        told = {"exit_kind": "interruption", "exit_reason": "SIGTERM", "signal": "SIGTERM", "signal_seconds": 20.0}
+        ranks = []
+        for number, age in ages.items():
+            own = member(31, waits=60.0) if number == 1 else member(31, waits=19.6)
+            one = rank(number, own, **dead(age, "SIGTERM") | told, exit_seconds=age, heartbeat_seconds=age)
+            if number != 1:
+                one.activity, one.activity_seconds = f"file lock (pid {_pid(1)})", 59.0
+            ranks.append(one)
+        return observed(time, ranks)
+
+    finding = only(last(at))
+    assert (finding.code, finding.suspects) == ("TW-H2", [1])
+    assert "ranks 0, 2-3 wait for the file lock of rank 1" in finding.summary
 
 
 def test_a_lock_of_a_ranks_child_is_that_of_the_rank() -> None:

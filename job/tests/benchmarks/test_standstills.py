@@ -92,7 +92,7 @@ def test_who_keeps_a_file_lock_explains_the_standstill_and_not_who_waits_for_it(
 @pytest.mark.parametrize("kind", ["spin", "slipped into a lock", "lock held elsewhere"])
 def test_who_spins_and_who_keeps_a_lock_is_found(kind):
     """With fresh pages and one fault the culprit is named, or a side; dead as alive."""
-    counts = {outcome: 0 for outcome in measure.OUTCOMES}
+    counts = dict.fromkeys(measure.OUTCOMES, 0)
     for seed in range(20):
         found = standstill.make(seed, (kind,))
         if not (found.is_over or found.noise_kind or found.num_faults > 1):

@@ -128,6 +128,18 @@ def test_a_long_list_is_read_as_far_as_a_whole_line(tmp_path: Path) -> None:
     assert file_locks._read(str(tmp_path / "none"), 12) == b""
 
 
+@pytest.mark.parametrize("activity", ["file lock", "", "torch.save"])
+def test_no_holder_has_ended_where_none_is_told(activity: str) -> None:
+    assert not file_locks.is_left_by_death(activity)
+
+
+def test_a_holder_that_has_ended_is_told_from_one_that_lives() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    assert file_locks.is_left_by_death(f"file lock (pid {ended.pid})")
+    assert not file_locks.is_left_by_death(f"file lock (pid {_OWN})")
+
+
 def test_who_waits_for_torch_to_remove_a_lock_file() -> None:
     def call(file: str, function: str, **variables: Any) -> Any:
         return SimpleNamespace(f_code=SimpleNamespace(co_filename=file, co_name=function), f_locals=variables)

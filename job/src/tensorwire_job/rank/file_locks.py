@@ -47,6 +47,12 @@ def waited_for(stack: Iterable[FrameType]) -> str:
     return ""
 
 
+def is_left_by_death(activity: str) -> bool:
+    """Whether the process that held the lock of this activity has ended, which has given the lock to the next."""
+    pid = activity.removeprefix("file lock (pid ").removesuffix(")")
+    return pid.isdigit() and not os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - for each look
+
+
 def _told(holder: int) -> str:
     """Pids of another namespace than that of the page would name another process."""
     is_ours = False

@@ -70,7 +70,24 @@ class Part:
             "hang", code, wait.group, suspects, summary, facts, basis, victims=victims, is_incomplete=doubtful, **more
         )
 
+    def _locked_out(self, wait: Wait) -> Verdict:
+        """Ranks that wait for a process that is no rank: these are where to look, though none of them is wrong."""
+        victims = self.states.victims([wait.vertex]) - set(wait.inside)
+        summary = f"{wait.who} for a file lock that pid {wait.pid} has, which is no rank in view"
+        if victims:
+            waiting = f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')}"
+            summary += f"; {waiting} for {words.verb(wait.inside, 'it', 'them')}"
+        path = [wait, *(each for each in self.states.leading_to([wait.vertex]) if each is not wait)]
+        facts = [each.told() for each in path[:_MAX_WAITS]]
+        facts += [self.job.account(number) for number in wait.inside[:_MAX_ACCOUNTS]]
+        return self._hang(
+            "TW-H1" if victims else "TW-UNKNOWN", wait, wait.inside if victims else [], summary, facts,
+            Basis.COMPARISON, victims=len(victims or wait.inside), witnesses=wait.inside,
+        )  # fmt: skip
+
     def _entered(self, wait: Wait) -> Verdict:
+        if wait.pid:
+            return self._locked_out(wait)
         unlike = unlike_calls(self.job, wait) if wait.group and not wait.sides else None
         return unlike or all_entered(self.job, wait, len(self.states.victims([wait.vertex])))
 
@@ -152,8 +169,8 @@ class Part:
         is_vague = wait.group is None and wait.call != IN_INIT and not wait.pid  # which ranks have to come to it
         are_most = 2 * len(ranks) > (wait.group.size if wait.group else job.world_size) and not also
         are_busy = any(job.is_busy(job.ranks[number]) for number in named)
-        pids = self._strangers(named)
-        if doubts or is_vague or are_most or are_busy or pids:
+        in_lock = any(holder_of_lock(job.ranks[n].activity) is not None and job.holders(n) != [n] for n in named)
+        if doubts or is_vague or are_most or are_busy or in_lock:  # of a rank that may wait for its lock
             basis = max(basis, Basis.COMPARISON)
         path = [wait, *(each for each in states.leading_to(ranks) if each is not wait)]
         facts = [each.told() for each in path[:_MAX_WAITS]]
@@ -162,21 +179,13 @@ class Part:
         are_gone = not any(job.ranks[number].process.is_alive for number in ranks)
         are_declared = is_meant or all(job.phases.get(number) for number in ranks) or self._compile(ranks)
         summary = self._summary(wait, named, also, victims, is_meant=is_meant)
-        if any(pids):
-            held = words.names([f"pid {pid}" for pid in sorted(pids) if pid])
-            summary += f": {held}, no rank in view, has a file lock that {words.verb(named, 'it waits', 'they wait')} for"
-        if are_most and not (are_declared or are_busy or doubts or any(pids)) and self._are_alike(wait, ranks):
+        if are_most and not (are_declared or are_busy or doubts) and self._are_alike(wait, ranks):
             return self._unlike_the_few(wait, ranks, summary, [*facts, *why])
         return self._hang(
             "TW-LOST" if are_gone else "TW-H1", wait, [*ranks, *also], summary, [*facts, *doubts, *why],
             Basis.REMAINDER if is_meant else basis, victims=len(victims),
             level="notice" if are_declared else "finding",
         )  # fmt: skip
-
-    def _strangers(self, numbers: list[int]) -> set[int]:
-        """The pids of processes that hold file locks for which these wait, and are no ranks in view; 0 unknown."""
-        found = {n: pid for n in numbers if (pid := holder_of_lock(self.job.ranks[n].activity)) is not None}
-        return {pid for number, pid in found.items() if not self.job.holders(number)}
 
     def _are_alike(self, wait: Wait, ranks: list[int]) -> bool:
         """Whether these live, made the same last call, and show nothing of what they do: so many may be where they

@@ -238,20 +238,20 @@ class States:
             found.append(Wait(None, call, 0, inside, inside, missing, unseen, max(since.values()), is_any=is_any))
         return found
 
-
     def _locks(self) -> list[Wait]:
-        """Waits for file locks that one other rank holds. Of any other holder nothing is known but its pid."""
+        """Waits for file locks that one other rank holds, or a process that is no rank."""
         job = self.job
-        at: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+        at: dict[tuple[str, int, tuple[int, ...]], dict[int, float]] = defaultdict(dict)
         for number, (activity, seconds) in job.columns.activities.items():
             pid = holder_of_lock(activity)
-            holders = job.holders(number) if pid and self._are_live[job.columns.place_of[number]] else []
+            holders = job.holders(number) if pid else []
             age = self._least if seconds is None else seconds
-            if pid and len(holders) == 1 and holders != [number] and age >= self._least:
-                at[holders[0], pid][number] = age
+            if pid and self._are_live[job.columns.place_of[number]] and len(holders) < 2 and holders != [number]:
+                at[job.ranks[number].node, pid, tuple(holders)][number] = age
         return [
-            Wait(None, FOR_LOCK, 0, sorted(since), sorted(since), [holder], [], max(since.values()), pid=pid)
-            for (holder, pid), since in at.items()
+            Wait(None, FOR_LOCK, 0, inside, inside, list(holders), [], max(since.values()), pid=pid)
+            for (_, pid, holders), since in at.items()
+            if (inside := sorted(number for number, age in since.items() if age >= self._least))
         ]
 
 
