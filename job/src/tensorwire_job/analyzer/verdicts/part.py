@@ -73,7 +73,8 @@ class Part:
     def _locked_out(self, wait: Wait) -> Verdict:
         """Ranks that wait for a process that is no rank: these are where to look, though none of them is wrong."""
         victims = self.states.victims([wait.vertex]) - set(wait.inside)
-        summary = f"{wait.who} for a file lock that pid {wait.pid} has, which is no rank in view"
+        waiting = f"{words.ranks(wait.inside)} {words.verb(wait.inside, 'waits', 'wait')}"
+        summary = f"{waiting} for a file lock that pid {wait.pid} has, which is no rank in view"
         if victims:
             waiting = f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')}"
             summary += f"; {waiting} for {words.verb(wait.inside, 'it', 'them')}"
@@ -179,28 +180,25 @@ class Part:
         are_gone = not any(job.ranks[number].process.is_alive for number in ranks)
         are_declared = is_meant or all(job.phases.get(number) for number in ranks) or self._compile(ranks)
         summary = self._summary(wait, named, also, victims, is_meant=is_meant)
+        suspects, sides = [*ranks, *also], list[list[int]]()
         if are_most and not (are_declared or are_busy or doubts) and self._are_alike(wait, ranks):
-            return self._unlike_the_few(wait, ranks, summary, [*facts, *why])
+            suspects, sides = [], [sorted(ranks), wait.inside]
+            summary += f", and it is unknown which are wrong: {' or '.join(map(words.ranks, sides))}"
         return self._hang(
-            "TW-LOST" if are_gone else "TW-H1", wait, [*ranks, *also], summary, [*facts, *doubts, *why],
+            "TW-LOST" if are_gone else "TW-H1", wait, suspects, summary, [*facts, *doubts, *why],
             Basis.REMAINDER if is_meant else basis, victims=len(victims),
-            level="notice" if are_declared else "finding",
+            level="notice" if are_declared else "finding", sides=sides,
         )  # fmt: skip
 
     def _are_alike(self, wait: Wait, ranks: list[int]) -> bool:
         """Whether these live, made the same last call, and show nothing of what they do: so many may be where they
         should be, and those that wait for them not."""
-        last = [(self.job.ranks[number].calls or [None])[-1] for number in ranks]
-        idle = [rank for rank in map(self.job.ranks.__getitem__, ranks) if rank.process.life == "running"]
-        are_idle = len(idle) == len(ranks) and {FOR_LOCK}.issuperset(rank.activity for rank in idle if rank.activity)
-        return wait.group is not None and are_idle and None not in last and last.count(last[0]) == len(last)
-
-    def _unlike_the_few(self, wait: Wait, ranks: list[int], summary: str, facts: list[str]) -> Verdict:
-        sides = [sorted(ranks), wait.inside]
-        which = " or ".join(map(words.ranks, sides))
-        return self._hang(
-            "TW-H1", wait, [], f"{summary}, and it is unknown which are wrong: {which}", facts, Basis.COMPARISON,
-            victims=len(self.states.victims(ranks)), sides=sides,
+        found = [self.job.ranks[number] for number in ranks]
+        last = found[0].calls[-1:]
+        return wait.group is not None and all(
+            rank.calls and rank.calls[-1:] == last and rank.process.life == "running"
+            and rank.activity in ("", FOR_LOCK)
+            for rank in found
         )  # fmt: skip
 
     def _stopped_inside(self, wait: Wait, ranks: list[int]) -> list[int]:
@@ -275,10 +273,9 @@ class Part:
         here = f"rank {number} {'waits for' if own.pid else 'is in'} {own.title}"
         summary = f"{here}, which {words.ranks(lacked)} {words.verb(lacked, 'does', 'do')} not come to"
         if waits:
-            are_in = words.verb(lacked, "is in", "are in")
-            if all(wait.pid for wait in waits):
-                are_in = words.verb(lacked, "waits for", "wait for")
-            there = f"{words.ranks(lacked)} {are_in} {words.names(sorted({wait.title for wait in waits}))}"
+            how = ("waits for", "wait for") if all(wait.pid for wait in waits) else ("is in", "are in")
+            places = words.names(sorted({wait.title for wait in waits}))
+            there = f"{words.ranks(lacked)} {words.verb(lacked, *how)} {places}"
             summary = f"{here}, and {there}: each waits for the other"
         seconds = max(wait.seconds for wait in self.waits)
         return self._hang("TW-H2", own, [number], summary, [*facts, *why], basis, seconds=seconds)

@@ -60,11 +60,6 @@ def _activity(rank: Rank) -> str:
     return rank.activity + since
 
 
-def _main_thread(rank: Rank) -> str:
-    verb = "is in" if holder_of_lock(rank.activity) is None else "waits for a"
-    return f"its main thread {verb} {_activity(rank)}"
-
-
 def _child_at_work(rank: Rank) -> str:
     """Compilers come and go, so that their times tell little."""
     name = next((worker.name for worker in rank.process.workers if worker.state == "R"), "")
@@ -125,16 +120,10 @@ class Job:
     def holders(self, number: int) -> list[int]:
         """The ranks that may hold the file lock that this one waits for: those of that pid on its node, or whose child
         has it. Ranks of several containers may have the same."""
-        pid, places, at = holder_of_lock(self.ranks[number].activity), self.columns.places, self.columns.place_of
-        nodes = places.nodes
-        own = (places.pids == (pid or -1)) & (nodes == nodes[at[number]])
-        parents = [
-            other
-            for other in (self.columns.with_workers if pid else ())
-            if nodes[at[other]] == nodes[at[number]]
-            and any(worker.pid == pid for worker in self.ranks[other].process.workers)
-        ]
-        return sorted({*self.columns.numbers[own].tolist(), *parents})
+        pid, node = holder_of_lock(self.ranks[number].activity), self.ranks[number].node
+        own = self.columns.numbers[self.columns.places.pids == (pid or -1)].tolist()
+        parents = [n for n in self.columns.with_workers if pid in (each.pid for each in self.ranks[n].process.workers)]
+        return sorted(other for other in {*own, *parents} if self.ranks[other].node == node)
 
     def doing(self, rank: Rank, seconds: float | None = None) -> str:
         """What shows that a rank has made progress by itself within these seconds, else the hang gate; "" where nothing
@@ -162,7 +151,8 @@ class Job:
         where = where or _where(rank)
         facts = [f"it {works}" if works else _state(rank)]
         if rank.activity and _activity(rank) not in where:
-            facts.append(_main_thread(rank))
+            verb = "is in" if holder_of_lock(rank.activity) is None else "waits for a"
+            facts.append(f"its main thread {verb} {_activity(rank)}")
         for worker in rank.process.workers[:_MAX_WORKERS]:
             channel = f" in {worker.wait_channel}" if worker.wait_channel not in ("", "0") else ""
             facts.append(f"its child {worker.name} (pid {worker.pid}) is in state {worker.state}{channel}")

@@ -241,6 +241,7 @@ class States:
     def _locks(self) -> list[Wait]:
         """Waits for file locks that one other rank holds, or a process that is no rank."""
         job = self.job
+        unseen = [number for number in range(job.world_size) if number not in job.ranks]
         at: dict[tuple[str, int, tuple[int, ...]], dict[int, float]] = defaultdict(dict)
         for number, (activity, seconds) in job.columns.activities.items():
             pid = holder_of_lock(activity)
@@ -249,9 +250,9 @@ class States:
             if pid and self._are_live[job.columns.place_of[number]] and len(holders) < 2 and holders != [number]:
                 at[job.ranks[number].node, pid, tuple(holders)][number] = age
         return [
-            Wait(None, FOR_LOCK, 0, inside, inside, list(holders), [], max(since.values()), pid=pid)
+            Wait(None, FOR_LOCK, 0, old, old, [*holders], [] if holders else unseen, max(since.values()), pid=pid)
             for (_, pid, holders), since in at.items()
-            if (inside := sorted(number for number, age in since.items() if age >= self._least))
+            if (old := sorted(number for number, age in since.items() if age >= self._least))
         ]
 
 

@@ -87,16 +87,12 @@ class Wait:
         name, identity = (self.group.title, self.group.id) if self.group else (self.call, "")
         return len(self.blocked), self.seconds, name, identity, not self.is_pairwise, -self.sequence, self.is_fresh
 
-    @property
-    def who(self) -> str:
-        """ "ranks 0-1 wait"."""
-        return f"{words.ranks(self.inside)} {words.verb(self.inside, 'waits', 'wait')}"
-
     def told(self) -> str:
         """For the evidence: "ranks 0-1 wait in all_reduce #36 of world for rank 2, the longest for 5 min"."""
+        who = f"{words.ranks(self.inside)} {words.verb(self.inside, 'waits', 'wait')}"
         for_whom = f" for {words.ranks(self.missing)}" if self.missing else ""
         what = f"for {self.title}" if self.pid else f"in {self.title}{for_whom}"
-        return f"{self.who} {what}, the longest for {words.seconds(self.seconds)}"
+        return f"{who} {what}, the longest for {words.seconds(self.seconds)}"
 
     def lacked_by(self, number: int) -> list[int]:
         """The ranks that this rank waits for."""
