@@ -6,6 +6,7 @@ NCCL's recorder keeps messages, and tells the members of groups. gloo's does nei
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +109,7 @@ def _dump(found: Any, written: float) -> Dump:
     if not (isinstance(found, dict) and isinstance(found.get("version"), str)):
         raise FormatError("it has no version")
     if not _VERSION.fullmatch(found["version"]):
-        raise FormatError(f"expected version 2, as of torch 2.4 and later, got {found['version'][:20]!r}")
+        raise FormatError(f"expected version 2.0 or another of 2, got {found['version'][:20]!r}")
     rows = found["entries"]
     if not isinstance(rows, list) or len(rows) > _MAX_ENTRIES:
         raise FormatError(f"expected a list of at most {_MAX_ENTRIES:,} entries")
@@ -116,7 +117,9 @@ def _dump(found: Any, written: float) -> Dump:
     ended = _coalesced(rows)
     entries = [_entry(row, ended.get(_region(row), row), written) for row in rows if ended.get(_region(row)) is not row]
     # gloo numbers messages with the collectives, and keeps none.
-    has_messages = any(row["profiling_name"].startswith("gloo:") and row["op_id"] != row["collective_seq_id"] for row in rows)
+    has_messages = any(
+        row["profiling_name"].startswith("gloo:") and row["op_id"] != row["collective_seq_id"] for row in rows
+    )
     return Dump(tuple(entries), {name: ranks for name, ranks in members.items() if ranks}, has_messages)
 
 
@@ -136,10 +139,7 @@ def _region(row: Any) -> tuple[str, int, int]:
 def _coalesced(rows: list[Any]) -> dict[tuple[str, int, int], Any]:
     """The entries that end such a region: they alone tell whether its operations are complete."""
     found = {_region(row): row for row in rows if row["profiling_name"].endswith(_COALESCED)}
-    counts = {region: 0 for region in found}
-    for row in rows:
-        if (region := _region(row)) in counts:
-            counts[region] += 1
+    counts = Counter(map(_region, rows))
     return {region: row for region, row in found.items() if counts[region] > 1}
 
 

@@ -17,6 +17,9 @@ _TEXTS, _TUPLES, _GETS = frozenset(b"X\x8c"), frozenset(b")t\x85\x86\x87"), froz
 _EMPTY_LIST, _EMPTY_DICT, _BINFLOAT = b"]}G"
 _APPENDS, _SETS = frozenset(b"ae"), frozenset(b"su")
 
+# As torch writes it in C++, and as Python does with protocols 2 to 4. There is no opcode that names a global.
+_FOLLOWED = {code: OPCODES[code] for code in (*_CONSTANTS, *b"KMJ\x8aX\x8c)t\x85\x86\x87hj]}Gaesu(qr\x94\x80\x95.")}
+
 
 def read_pickle(data: bytes) -> Any:
     """Numbers, texts, lists, tuples, and dicts whose keys are texts. A value may stand in it several times.
@@ -33,8 +36,7 @@ def read_pickle(data: bytes) -> Any:
 
 
 class _DumpReader(PickleStack):
-    # As torch writes it in C++, and as Python does with protocols 2 to 4. There is no opcode that names a global.
-    opcodes = {code: OPCODES[code] for code in (*_CONSTANTS, *b"KMJ\x8aX\x8c)t\x85\x86\x87hj]}Gaesu(qr\x94\x80\x95.")}
+    opcodes = _FOLLOWED
 
     def __init__(self, pickle: bytes) -> None:
         super().__init__(pickle)
