@@ -173,6 +173,17 @@ def test_who_may_wait_for_a_message_is_a_side(run: Run, tmp_path: Path) -> None:
     assert [(each["suspects"], each["sides"], each["confidence"]) for each in findings] == [([], [[2], [0, 1]], "low")]
 
 
+def test_who_goes_on_elsewhere_is_a_side(run: Run, tmp_path: Path) -> None:
+    """Rank 2 left the loop that the others are in; rank 1 waits for it there, and rank 0 goes on."""
+    groups = WORLD | {"1": ("dp", "[0, 2]"), "2": ("tp", "[1, 2]"), "3": ("own", "[0, 3]")}
+    goes_on = of(*[entry("nccl:all_reduce", 90 + n, group=("3", "own"), ago=0.1) for n in range(3)], groups=groups)
+    left = of(entry("nccl:all_reduce", 5, group=("2", "tp")), opened("nccl:all_reduce", 1, group=("1", "dp")),
+              groups=groups)  # fmt: skip
+    waits = of(opened("nccl:all_reduce", 6, group=("2", "tp")), groups=groups)
+    _, findings, _ = ask(run, write(tmp_path, goes_on, waits, left, goes_on))
+    assert [each["suspects"] for each in findings] == [[]]
+
+
 def test_groups_of_one_name_are_told_apart_by_their_ranks(run: Run, tmp_path: Path) -> None:
     """torch's split_group gives one name to all parts."""
     tp = ("1", "tp")

@@ -28,14 +28,14 @@ def findings_of(dumps: Mapping[int, Dump], thresholds: Thresholds = ASKED) -> li
     """What the analyzer finds, with the last calls of suspects as their stacks, and one level less confident: nothing
     is known of processes.
 
-    Who made messages that the recorder does not keep may wait for one, so such a rank is told as a side.
+    A rank that may wait for a message that its recorder does not keep, or that still goes on, is told as a side.
     """
     analyzer = Analyzer(thresholds)
     observed = observation_of(dumps)
     for rank in analyzer.update(observed).stacks_of:
         if rank in dumps:
             analyzer.add_stack(rank, _last_call(dumps[rank]))
-    return [_doubted(finding, dumps) for finding in analyzer.update(observed).findings]
+    return [_doubted(finding, dumps, thresholds) for finding in analyzer.update(observed).findings]
 
 
 def place_of(dump: Dump) -> str:
@@ -59,16 +59,25 @@ def _last_call(dump: Dump) -> str:
     return "\n".join([f"{place_of(dump)}; this call was made by:", *(f"    {frame}" for frame in frames)])
 
 
-def _doubted(finding: Finding, dumps: Mapping[int, Dump]) -> Finding:
+def _doubted(finding: Finding, dumps: Mapping[int, Dump], thresholds: Thresholds) -> Finding:
     confidence = _LEVELS[min(finding.confidence.order + 1, len(_LEVELS) - 1)]
-    if not any(rank in dumps and dumps[rank].has_messages for rank in finding.suspects):
+    facts = [_doubt(rank, dumps[rank], thresholds) for rank in finding.suspects if rank in dumps]
+    if not any(facts):
         return replace(finding, confidence=confidence)
-    fact = f"{words.ranks(finding.suspects)} may wait for a message, which this recorder does not keep"
     others = [rank for rank in dumps if rank not in finding.suspects]
     return replace(
         finding, suspects=[], sides=[finding.suspects, others], confidence=Confidence.LOW,
-        evidence=[*finding.evidence, fact],
+        evidence=[*finding.evidence, *filter(None, facts)],
     )  # fmt: skip
+
+
+def _doubt(rank: int, dump: Dump, thresholds: Thresholds) -> str:
+    """Why a rank may not be the cause though it has not come to what others wait in."""
+    if dump.has_messages:
+        return f"rank {rank} may wait for a message, which this recorder does not keep"
+    if dump.entries and not dump.entries[-1].is_open and dump.entries[-1].seconds < thresholds.hang_seconds:
+        return f"rank {rank} went on: it made its last call {words.seconds(dump.entries[-1].seconds)} before its dump"
+    return ""
 
 
 def observation_of(dumps: Mapping[int, Dump]) -> Observation:
