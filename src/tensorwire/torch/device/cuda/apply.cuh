@@ -125,8 +125,8 @@ DEV bool take_dense(const Opened& opened, TakeShared* shared) {
 #pragma unroll 1
   for (u32 first = 0; first < n; first += kTileWords) {
     u32 place = first + t * kWordsOfThread, count = place < n ? min(n - place, kWordsOfThread) : 0;
-    T* words = (T*)block.words + place;
-    Sixteen<T> own;
+    u8* words = block.words + place * sizeof(T);
+    Sixteen<sizeof(T)> own;
     own.load(words, count);
     u32 tile[4] = {0, 0, 0, 0};
     if (classes > 1 && count)
@@ -142,7 +142,7 @@ DEV bool take_dense(const Opened& opened, TakeShared* shared) {
     Bits signs = {(const u32*)block.bytes, signs_at + (before & 0xffff), block.nbytes / 4 - 2}, low = signs;
     low.at = low_at + (before >> 16);
     signs_at += total & 0xffff, low_at += total >> 16;
-    right &= move_sixteen(own, tile, signs, low, opened.is_ordered);
+    right &= move_sixteen<T>(own, tile, signs, low, opened.is_ordered);
     if (WRITE) own.store(words, count);
   }
   if (t < 32 && !ends_well(block.bytes, signs_at, low_at, 1u << opened.alignment_log2, reader, s)) right = false;

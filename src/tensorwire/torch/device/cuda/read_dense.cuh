@@ -1,14 +1,9 @@
 // The streams of a block of kind dense, read: tables of frequencies by a warp; symbols by a warp, a state in each lane;
 // signs and low bits by all threads, each those of 16 words.
 #pragma once
+#include "dense.cuh"
 #include "step_tiles.cuh"
 
-constexpr u32 kSlotsLog2 = 12, kSlots = 1 << kSlotsLog2;  // what the frequencies of a table add up to
-constexpr u32 kLowestState = 1 << 16;
-constexpr u32 kMostLength = 12, kMostTopBits = 3;  // of a frequency in a table
-constexpr u32 kSymbols = 32;       // that words of 16 bits may have; the last one stands for all that none may have
-constexpr u32 kLastPlain = 3;      // the last symbol that is a size
-constexpr u32 kDenseParams = 6;    // bytes behind the streams, but for thresholds: num_changed, extended kind, tag
 constexpr u32 kWordsOfThread = kTileWords / kRelativeThreads;
 static_assert(kWordsOfThread == 16, "four registers of symbols, and as many signs as a lane takes at once");
 static_assert(kMostClasses == kRelativeWarps, "a warp fills the slots of a class");
@@ -16,16 +11,14 @@ static_assert(kMostClasses == kRelativeWarps, "a warp fills the slots of a class
 struct DenseShared {
   uint4 tile[kRelativeThreads];  // bytes: classes of words, then their symbols
   u8 slots[kMostClasses * kSlots];
-  u32 codes[kMostClasses * kSymbols];  // of a symbol in a class: its frequency, and where its slots begin in the low half
-  u8 classes[256];                     // by exponent
+  u32 codes[kMostClasses *
+            kSymbols];  // of a symbol in a class: its frequency, and where its slots begin in the low half
+  u8 classes[256];      // by exponent
   u32 sums[kRelativeWarps];
   u32 states_at, units_at, signs_at;  // in numbers of 32, 16 and 32 bits
   u32 num_units, num_changed, streams_nbytes;
   u32 wrong;
 };
-
-// How many low bits a size has, by its symbol.
-DEV u32 low_bits_of(u32 symbol) { return (max(symbol, 2u) - 2) / 2; }
 
 // The tables -------------------------------------------------------------------------------------------------------
 
@@ -122,46 +115,11 @@ struct SymbolReader {
 
 // Words ------------------------------------------------------------------------------------------------------------
 
-// Sixteen words of a thread; those behind the last one are zeros.
-template <class T>
-struct Sixteen {
-  static constexpr u32 W = sizeof(T), OF_REGISTER = 4 / W, ALL = (1u << 8 * W) - 1;
-  u32 own[4 * W];
-
-  METHOD u32 word(u32 i) const { return own[i / OF_REGISTER] >> i % OF_REGISTER * 8 * W & ALL; }
-  METHOD void set(u32 i, u32 word) {
-    u32 at = i % OF_REGISTER * 8 * W;
-    own[i / OF_REGISTER] = bits_of(ALL << at, word << at, own[i / OF_REGISTER]);
-  }
-  METHOD void load(const T* words, u32 count) {
-#pragma unroll
-    for (u32 j = 0; j < W; j++) {
-      uint4 four = {0, 0, 0, 0};
-      if (count == 16) four = ((const uint4*)words)[j];
-      own[4 * j] = four.x, own[4 * j + 1] = four.y, own[4 * j + 2] = four.z, own[4 * j + 3] = four.w;
-    }
-    if (count == 16) return;
-#pragma unroll
-    for (u32 i = 0; i < 16; i++)
-      if (i < count) set(i, words[i]);
-  }
-  METHOD void store(T* words, u32 count) const {
-    if (count == 16) {
-#pragma unroll
-      for (u32 j = 0; j < W; j++) ((uint4*)words)[j] = {own[4 * j], own[4 * j + 1], own[4 * j + 2], own[4 * j + 3]};
-      return;
-    }
-#pragma unroll
-    for (u32 i = 0; i < 16; i++)
-      if (i < count) words[i] = (T)word(i);
-  }
-};
-
 DEV u32 symbol_of(const u32* symbols, u32 i) { return symbols[i / 4] >> i % 4 * 8 & 255; }
 
 // Move a thread's words. False if a step is not valid.
 template <class T>
-DEV bool move_sixteen(Sixteen<T>& words, const u32* symbols, Bits signs, Bits low, bool ordered) {
+DEV bool move_sixteen(Sixteen<sizeof(T)>& words, const u32* symbols, Bits signs, Bits low, bool ordered) {
   constexpr u32 MOST = 1u << (8 * sizeof(T) - 1);
   u32 negative = take(signs, 16);
   bool right = true;
@@ -179,8 +137,8 @@ DEV bool move_sixteen(Sixteen<T>& words, const u32* symbols, Bits signs, Bits lo
   return right;
 }
 
-// How many of the words before a thread's have changed, and in the high half how many low bits their sizes have; `total`
-// gets the same of a tile. A barrier stands inside.
+// How many of the words before a thread's have changed, and in the high half how many low bits their sizes have;
+// `total` gets the same of a tile. A barrier stands inside.
 DEV u32 places_of(const u32* symbols, DenseShared* s, u32* total) {
   u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, own = 0, sum = 0;
 #pragma unroll
