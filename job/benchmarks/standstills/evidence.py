@@ -236,7 +236,7 @@ def _call(act: Act, state: RankState, page: float) -> Call:
     call: ProgramCall = act.call
     is_paired = call.is_message and call.peer >= 0
     group = _id_of_way(_way(act)) if is_paired else _id(call.group)
-    operation = _operation(act, is_open=act is state.waits_for)
+    operation = _operation(act, is_open=True)  # kernels note roots
     return Call(group, operation, zlib.crc32(f"line {call.line}".encode()), call.counts)
 
 

@@ -165,6 +165,19 @@ def test_either_end_would_explain_what_a_message_lacks_and_one_rank_that_it_slee
     assert explanations(play([Call("send", peer=1, numel=4), barrier], [barrier], [barrier])) == [0, 1]
 
 
+def test_the_one_rank_with_another_root_is_named_where_most_of_its_group_agree():
+    """Ranks that have left the operation speak as those inside do."""
+    found = [standstill.make(seed, ("another peer",), (4, 8)) for seed in range(40)]
+    of_roots = [
+        each
+        for each in found
+        if each.fault.what.endswith(programs.ROOTED) and each.fault.place == "group" and each.num_faults == 1
+    ]
+    plain = [each for each in of_roots if not each.noise_kind and not each.is_over]
+    assert len(plain) >= 5
+    assert all(score.judge(each.player).named == each.fault.culprits for each in plain)
+
+
 def test_a_program_is_shrunk_to_what_the_outcome_takes():
     found = next(each for seed in range(50) if not (each := standstill.make(seed, ("stop",), (4,))).is_over)
     smallest, player = shrink(found, lambda player: score.judge(player).named)

@@ -270,6 +270,7 @@ class _Sampler:
     def __init__(self, handle: int, path: Path) -> None:
         import torch._C._distributed_c10d as c10d
 
+        from .arguments import Arguments
         from .calls import Calls
         from .flight_recorder import FlightRecorder
         from .messages import Messages
@@ -282,15 +283,15 @@ class _Sampler:
         self._groups = groups = BackendGroups(handle)
         recorders: dict[str, Any] = {name: getattr(c10d, f"{name}_json", None) for name in _DUMPS}
         pickled = [getattr(c10d, name, None) for name in _DUMPS]
-        self._messages = Messages(handle, groups)
+        self._messages, arguments = Messages(handle, groups), Arguments()
         self._recorders = [
-            FlightRecorder(handle, groups, _dump(function), self._messages.num_collectives)
+            FlightRecorder(handle, groups, _dump(function), self._messages.num_collectives, arguments.root)
             for function in recorders.values()
             if function is not None
         ]
         self._dispatcher = Dispatcher(handle, groups, self._recorders[0] if recorders[_DUMPS[0]] else None)
-        self._calls = Calls(path, groups, [_with_stacks(each) for each in pickled if each], self._messages)
-        for each in (self._messages, self._calls):
+        self._calls = Calls(path, groups, [_with_stacks(each) for each in pickled if each], self._messages, arguments)
+        for each in (self._messages, arguments):
             each.register(self._dispatcher.kernel, lambda: self._dispatcher.is_timing)
         self._has_server = False
 
