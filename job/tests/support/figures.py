@@ -27,11 +27,6 @@ class Faults:
         found = [run for run in self.runs if not kinds or BY_NAME[run["case"]].kind in kinds]
         return sum(not run["wrong"] for run in found), len(found)
 
-    def recorded(self, confidence: str) -> str:
-        """How many verdicts of a confidence were right in the recordings."""
-        right, told = _load("diagnosis-faults.json")["recorded"][confidence]
-        return f"{right} of {told}"
-
     def share(self, kind: str) -> str:
         """The count of one kind, as `319 of 320`."""
         right, runs = self.count(kind)
