@@ -91,7 +91,7 @@ def ask(run: Run, *arguments: object) -> tuple[int, list[tuple[str, list[str]]],
 
 def test_the_older_of_two_jobs_hangs(jobs: Jobs, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "_INTERVAL_SECONDS", 0.1)
-    jobs.hung("hung", script="/home/a/train.py")
+    jobs.hung("hung", script="code/train.py")
     healthy = jobs.healthy("healthy")
     code, named, ended = ask(run, "--hang-seconds", 30)
     assert (code, named[0], ended) == (3, ("hung", ["TW-H1"]), [])

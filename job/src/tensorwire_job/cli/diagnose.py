@@ -130,8 +130,8 @@ def command(
     Reads what the probes of a running job write, or what a dead job left behind. Prints each finding: since when, how
     sure, its evidence, the stacks of the suspects, what to do and the command to type next; then the status of all
     ranks. Start the job with the probe: torchrun ARGS -m tensorwire_job train.py. Without --dir every job of yours on
-    this machine is judged that runs, that ended within the last hour, or that is the newest. Those that ended are told
-    in a line each. Exit code 0: no finding on any of them; 1: nothing to read; 3: a finding. A job that ended leaves it
+    this machine is judged that runs, that ended within the last hour, or that is the newest. Jobs that ended
+    get a line each. Exit code 0: no finding on any of them; 1: nothing to read; 3: a finding. A job that ended leaves it
     alone if a newer one of its script has no finding.
 
     \b
