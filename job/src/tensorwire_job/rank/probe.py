@@ -31,7 +31,7 @@ from ..page import process
 HEARTBEAT_SECONDS: Final = 0.2
 """Each takes the interpreter's lock from a thread that works. The pulse of the page does not, and tells of a death."""
 _JOIN_SECONDS: Final = 1.0  # the most that the end of the process waits for the thread
-_SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, and an exit reason is short
+_OF_GLOO: Final = re.compile(r"\[[^\]\s]*:\d+\] |\. This is typically caused by a remote worker.*")  # reasons are short
 _MAX_FAILURES: Final = 5  # heartbeats in a row that may fail before the probe gives up
 _SIGNALS_EVERY: Final = 5  # heartbeats: handlers that the script sets are found so soon
 _ACTIVITY_EVERY: Final = 3  # heartbeats
@@ -138,7 +138,7 @@ class _Probe:
 
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with suppress(Exception):
-            text = " ".join(_SOURCE_PLACE.sub("", f"{kind.__name__}: {error}").split()).removesuffix(":")
+            text = " ".join(_OF_GLOO.sub("", f"{kind.__name__}: {error}").split()).removesuffix(":")
             self.set_exit_reason(text, _INTERRUPTION if issubclass(kind, KeyboardInterrupt) else _FAILURE)
             if self._sampler is not None and self.pid == os.getpid():
                 self._sampler.poll_closely()  # this rank may die of its last call
@@ -162,7 +162,7 @@ class _Probe:
 
     def _create(self, rank: int, world_size: int) -> None:
         from ..page import directory as pages
-        from ..page import stack_file
+        from ..page import script_file, stack_file
         from ..page.rank_page import read_page
 
         run_id = _run_id()
@@ -177,6 +177,8 @@ class _Probe:
         handle = _native().create(str(path), run_id, rank, world_size, restart_count)
         self._handle, self._path = handle, path
         _native().start_pulse(handle)
+        with suppress(Exception):
+            script_file.write(path, sys.argv[0])
         with suppress(Exception):
             stack_file.listen(path)
         self._watch_signals()
