@@ -95,7 +95,7 @@ class Timing:
 class ProcessGroup:
     """One rank's view of one process group."""
 
-    id: str  # the same on all its ranks, and on no other process group of the job
+    id: str  # 16 digits, the same on all its ranks, and on no other group of the job; 8 are those of torch's name of it
     name: str  # torch's description of the group, "default_pg"
     size: int  # ranks in the group
     enqueued: int  # operations that the rank has called so far

@@ -20,8 +20,8 @@ from tensorwire._ground.copies import not_copied
 from ..model import MAX_CALLS, Call, Operation
 from ..page import call_file, native
 from ..page.recorder_entries import operation_info
-from .flight_recorder import TORCH_FUNCTIONS
 from .lines import is_torch, line_hash
+from .process_groups import TORCH_FUNCTIONS
 
 if TYPE_CHECKING:
     from .arguments import Arguments
