@@ -62,9 +62,12 @@ class Call:
 
     group: str  # ProcessGroup.id; of a message that of its pair
     operation: Operation  # send and recv: numbered for themselves; recv from any source: root -1
-    line: int = 0  # 32-bit hash of the line of the script that called it; 0 unknown
+    line: int = 0  # 32-bit hash of the line of the script that called it, 0 unknown; and IN_THREAD where that is so
     counts: tuple[int, ...] = ()  # all_to_all: elements for each member, then from each, in the group's order
 
+
+IN_THREAD: Final = 1 << 32
+"""The bit of a line that says that another thread of Python's than the main one made the call."""
 
 MAX_CALLS: Final = 96
 """The most calls of a history."""
