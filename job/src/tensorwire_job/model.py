@@ -6,6 +6,7 @@ moment of its observation. Nothing here needs torch or NumPy; :func:`dataclasses
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -29,6 +30,8 @@ SETUPS: Final[tuple[Setup, ...]] = get_args(Setup)
 
 REPLACED: Final = "runs another program"
 """Exit reason of a process that has called exec: it lives, but is no rank any more."""
+
+_WITHOUT_WORDS: Final = re.compile(r"\d+|[0-9a-f]{16,}")
 
 MAX_RANKS: Final = 1 << 20
 """The most ranks of a job. Some data made of an observation have a place for each rank, seen or not."""
@@ -94,6 +97,11 @@ class Timing:
     rooted_or_pairwise: int  # rounds for which P means nothing: rooted, send/recv, barriers
 
 
+def group_title(name: str) -> str:
+    """A name for a sentence: torch calls groups without a description by a number or a hash, "2" is "group 2" then."""
+    return f"group {name}" if _WITHOUT_WORDS.fullmatch(name) else name
+
+
 @dataclass(slots=True)
 class ProcessGroup:
     """One rank's view of one process group."""
@@ -115,7 +123,7 @@ class ProcessGroup:
     @property
     def title(self) -> str:
         """The name that a person knows it by."""
-        return self.name or self.id
+        return group_title(self.name or self.id)
 
     @property
     def is_pairwise(self) -> bool:
