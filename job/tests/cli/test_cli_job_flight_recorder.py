@@ -35,12 +35,12 @@ def entry(
 ) -> dict[str, Any]:
     """As torch writes it. A message has the number of messages of its group."""
     is_message = "send " in name or "recv " in name
-    frames = [
+    called_by = [
         {"name": name.rpartition(":")[2], "filename": "/venv/torch/distributed/distributed_c10d.py", "line": 3245},
         {"name": "train", "filename": "/home/me/train.py", "line": line},
     ]
     return {
-        "frames": frames,
+        "frames": called_by,  # Python frames
         "record_id": number,
         "pg_id": 0,
         "process_group": group,
