@@ -94,6 +94,7 @@ FOLDERS = {
         "history": {"before", "rank_status", "stragglers"},
         "charts": {"history", "rank_status"},
         "codes": {"history"},
+        "next_command": {"history"},
     },
     "nccl": {"ras_findings": {"ras"}},
     "cli": {
