@@ -65,12 +65,20 @@ FOLDERS = {
         "directory": {"control", "process", "rank_page"},
     },
     "rank": {
-        "activity": {"store_waits"},
+        "activity": {"file_locks", "store_waits"},
         "flight_recorder": {"process_groups"},
         "messages": {"flight_recorder", "lines", "process_groups"},
         "calls": {"flight_recorder", "lines", "messages", "process_groups"},
         "operation_timing": {"calls", "flight_recorder", "messages", "process_groups"},
-        "probe": {"activity", "calls", "flight_recorder", "messages", "operation_timing", "process_groups"},
+        "probe": {
+            "activity",
+            "calls",
+            "file_locks",
+            "flight_recorder",
+            "messages",
+            "operation_timing",
+            "process_groups",
+        },
     },
     "protocol": {
         "calls": {"integers"},
