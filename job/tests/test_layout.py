@@ -68,7 +68,7 @@ FOLDERS = {
         "directory": {"control", "process", "rank_page"},
     },
     "rank": {
-        "activity": {"store_waits"},
+        "activity": {"file_locks", "store_waits"},
         "flight_recorder": {"process_groups"},
         "messages": {"flight_recorder", "lines", "process_groups"},
         "calls": {"arguments", "lines", "messages", "process_groups"},
@@ -77,6 +77,7 @@ FOLDERS = {
             "activity",
             "arguments",
             "calls",
+            "file_locks",
             "flight_recorder",
             "messages",
             "operation_timing",

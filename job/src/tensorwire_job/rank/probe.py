@@ -241,8 +241,8 @@ class _Probe:
         is_busy = self._sampler is not None and self._sampler.has_completed_some()
         if is_busy:
             _native().outlive_signal(self._handle, _OUTLIVED_NS)
-        if not is_busy and self._num_kept < _KEPT_LOOKS and is_left_by_death(self._activity):
-            self._num_kept += 1  # the job may be ending: its pages tell what the ranks waited for
+        if self._num_kept < _KEPT_LOOKS and is_left_by_death(self._activity):
+            self._num_kept += 1  # the job may be ending, in operations that fail: the page tells what it waited for
             return
         self._num_kept, activity = 0, "" if is_busy else main_activity()
         if activity != self._activity:
