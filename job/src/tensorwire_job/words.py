@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from .model import Operation
 
 _MAX_RANGES = 6
-# "rank 1", "Rank 1]", "(RANK 1)", "process 0", "ranks 1, 3", "ranks:dict_keys([1])". A tensor has a rank too, an adapter
-# as well, and a local rank is one of a node.
+# "rank 1", "Rank 1]", "(RANK 1)", "process 0", "ranks 1, 3", "ranks:dict_keys([1])". A tensor has a rank too, so has
+# an adapter, and a local rank is one of a node.
 _NAMED = re.compile(
     r"(?<!local[ _-])(?<!lora[ _-])(?<!tensor of )(?<!matrix of )\b(?:ranks?|process)(?:[ :=]|dict_keys|[(\[])+"
     r"(\d+(?:(?:, ?| and |-)\d+)*)\b(?!\.\d|[ -](?:tensor|matrix|array|adapter|update))",

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
 COUNTS = (
-    "RuntimeError: DDP expects same model across all ranks, but Rank {0} has {1} params, while rank {2} has inconsistent "
-    "{3} params."
+    "RuntimeError: DDP expects same model across all ranks, but Rank {0} has {1} params, "
+    "while rank {2} has inconsistent {3} params."
 )
 SIZES = "RuntimeError: [{0}]: params[2] in this process with sizes [16] does not match those of the param in process 0."
 REFERENCE = "ValueError: rank {0}: vocabulary of {1} entries, rank 0 has {2}"
@@ -111,6 +111,10 @@ def drawn_job(source: random.Random) -> tuple[int, dict[int, str], int]:
     honest = [n for n in range(world) if n != culprit]
     reach = [n for n in honest if source.random() < 0.8] or honest[:1]  # the launcher ends some before they speak
     prefix = source.choice(["", "[rank {own}] ", "step {digits}: ", "on host-{digits} "])
+
+    def spoken(number: int, text: str) -> str:
+        return "RuntimeError: " + prefix.format(own=number, digits=digits) + text
+
     compares: list[Callable[[int], str]] = [
         lambda n: COUNTS.format(n, digits, culprit if n != culprit else honest[0], digits + 1),
         lambda n: MISMATCH.format(n, digits, culprit if n != culprit else honest[0]),
@@ -122,14 +126,10 @@ def drawn_job(source: random.Random) -> tuple[int, dict[int, str], int]:
     kind = source.randrange(len(compares) + 1)
     if kind == len(compares):  # a check against rank 0
         said = reach if culprit == 0 else [culprit]
-        return (
-            culprit,
-            {n: "ValueError: " + prefix.format(own=n, digits=digits) + REFERENCE.format(n, 1, 2) for n in said},
-            world,
-        )
+        return culprit, {n: spoken(n, REFERENCE.format(n, 1, 2)) for n in said}, world
     names_none = kind >= len(compares) - 2  # where one alone speaks, it is the culprit
     said = sorted({*reach, culprit}) if names_none or source.random() < 0.8 else reach
-    return culprit, {n: "RuntimeError: " + prefix.format(own=n, digits=digits) + compares[kind](n) for n in said}, world
+    return culprit, {n: spoken(n, compares[kind](n)) for n in said}, world
 
 
 def test_of_drawn_jobs_an_innocent_rank_is_never_named_at_high_confidence() -> None:
