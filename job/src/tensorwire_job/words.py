@@ -42,7 +42,7 @@ def ranks(numbers: Collection[int]) -> str:
 
 
 def ranks_named(text: str) -> set[int]:
-    """The ranks that a text names. Of "ranks 4-7" these are the ends."""
+    """The ranks that a text names; the ends alone where it says "ranks 4-7"."""
     return {int(number) for found in _NAMED.findall(text) for number in re.findall(r"\d+", found)}
 
 
