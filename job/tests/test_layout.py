@@ -133,7 +133,7 @@ FOLDERS = {
         "members": {"model"},
         "columns": {"model"},
         "page": {"model", "members"},
-        "rank": {"page", "model", "members"},
+        "rank": {"page", "model", "members", "words"},
         "protocol": {"model", "members", "columns"},
         "node": {"page", "protocol", "model"},
         "analyzer": {"model", "columns", "words", "numbered"},

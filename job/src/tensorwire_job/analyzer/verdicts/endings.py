@@ -17,6 +17,7 @@ from ..view.confidence import Basis
 from ..view.exit_reasons import (
     LEFT,
     alike,
+    blamed,
     gone,
     has_failed,
     has_own_words,
@@ -284,9 +285,18 @@ class _Ended:
         None of several that died because another had is named: that may be one that is not in view, or no rank.
         """
         first, is_first = (sorted(candidates), certain) if all_of else _first(candidates)
-        same = alike(candidates)
+        same, sides, speakers = alike(candidates), list[list[int]](), set[int]()
+        if not (certain or all_of):
+            sides, speakers = blamed(candidates, self.job.world_size)
+            if set(first).isdisjoint(speakers.union(*sides[: len(sides) == 1])):  # what they say came later
+                sides, speakers = [], set()
+        if sides:
+            if not self._is_time(sorted(speakers)):
+                return None
+            return self._named_by_words(sides, sorted(speakers))
         if not set(first).isdisjoint(same):  # they failed because another had
-            first, is_first = same, True
+            first, is_first = same, False
+        is_first = is_first and speakers.isdisjoint(first)
         if not self._is_time(first):
             return None
         ranks, waiting = self.job.ranks, self._waiting() - set(first)
@@ -295,7 +305,7 @@ class _Ended:
         what = "; ".join(f"rank {n} {_end(ranks[n])}" for n in first)
         if first == same:
             who = f"all {len(same)} ranks" if len(same) == self.job.world_size else words.ranks(same)
-            what = f"{who} failed with {ranks[same[0]].process.exit_reason}"
+            what = f"{who} failed with {self._quoted(same)}"
         what += f"; {words.ranks(others)} followed" if others else ""
         what += f"; {words.count(len(waiting), 'rank')} {words.verb(waiting, 'waits', 'wait')}" if waiting else ""
         told = [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -gone(ranks[number]))[:4]]
@@ -306,7 +316,6 @@ class _Ended:
             facts.append(f"{words.ranks(aborted)} aborted, {why}")
         are_secondary = not certain and all(is_secondary(ranks[number]) for number in first)
         basis = Basis.STATE if is_first and not aborted and not are_secondary else Basis.COMPARISON
-        sides = list[list[int]]()
         if are_secondary and all(rank.setup == "in init" for rank in ranks.values()):
             first, basis = [], Basis.REMAINDER
             facts.append("all ranks were in init_process_group: the first that gave up is not to blame for that")
@@ -318,6 +327,31 @@ class _Ended:
                 "lost", "TW-LOST", None, first, what, facts, basis, victims=victims, sides=sides, seconds=seconds
             )
         ]
+
+    def _named_by_words(self, sides: list[list[int]], speakers: list[int]) -> list[Verdict]:
+        """LOST on the rank that others name as they fail, or with sides where as many name one as another."""
+        ranks, named = self.job.ranks, sides[0] if len(sides) == 1 else []
+        others = [number for number in self.dead if number not in named]
+        told = [n for n in dict.fromkeys((*named, *speakers[:MAX_SUSPECTS])) if n in self.dead]
+        voices = [number for number in speakers if number not in named]
+        what = f"{words.ranks(voices)} failed with {self._quoted(voices)}"
+        if named:
+            what = f"{words.ranks(named)} {words.verb(named, 'is', 'are')} named by others: {what}"
+        else:
+            what += f"; it is unknown which are wrong: {' or '.join(map(words.ranks, sides))}"
+        return [
+            self.job.verdict(
+                "lost", "TW-LOST", None, named, what, _evidence([ranks[number] for number in told]), Basis.COMPARISON,
+                victims=len(others), sides=[] if named else sides, seconds=max(gone(ranks[n]) for n in speakers),
+            )
+        ]  # fmt: skip
+
+    def _quoted(self, numbers: list[int]) -> str:
+        """What they failed with; where they do not say the same, what another one says too."""
+        texts = {number: self.job.ranks[number].process.exit_reason for number in numbers}
+        first = texts[numbers[0]]
+        other = next((number for number in numbers if texts[number] != first), None)
+        return first if other is None else f"{first} (rank {other}: {texts[other]})"
 
     def _stands_still(self, number: int) -> bool:
         """Whether a rank that was asked has completed nothing since: it does not react before its wait ends."""
