@@ -131,8 +131,8 @@ def command(
     sure, its evidence, the stacks of the suspects, what to do and the command to type next; then the status of all
     ranks. Start the job with the probe: torchrun ARGS -m tensorwire_job train.py. Without --dir every job of yours on
     this machine is judged that runs, that ended within the last hour, or that is the newest. Jobs that ended
-    get a line each. Exit code 0: no finding on any of them; 1: nothing to read; 3: a finding. A job that ended leaves it
-    alone if a newer one of its script has no finding.
+    get a line each. Exit code 0: no finding on any of them; 1: nothing to read; 3: a finding. A job that ended leaves
+    it alone if a newer one of its script has no finding.
 
     \b
     Example:
