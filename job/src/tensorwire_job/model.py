@@ -53,6 +53,11 @@ class Operation:
         """A message between two ranks: ranks of a group may differ in how many they sent and received."""
         return self.name in ("send", "recv")
 
+    @property
+    def known_root(self) -> int | None:
+        """The root of a collective within its group, where one is known: the other end of a message is none."""
+        return None if self.is_pairwise or self.root < 0 else self.root
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire_job.model import MAX_RANKS
-from tensorwire_job.service import dumped_stacks
+from tensorwire_job.service import dumped_stacks, rank_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -308,7 +308,7 @@ def test_a_line_that_is_of_no_stack_takes_no_time(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_too_many_files_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dumped_stacks, "MAX_FILES", 2)
+    monkeypatch.setattr(rank_files, "MAX_FILES", 2)
     code, out, err = run("diagnose", "--stacks", write(tmp_path, ASLEEP, ASLEEP, ASLEEP))
     assert (code, out) == (2, "")
     assert "has more than 2 files, expected one of each rank" in err

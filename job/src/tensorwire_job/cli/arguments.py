@@ -204,11 +204,15 @@ def used(source: PolledJob, thresholds: Thresholds) -> tuple[Thresholds, str]:
     return thresholds, ""
 
 
-def check_alone(option: str) -> None:
-    """Refuse options that have no effect beside this one; --json has."""
+def check_alone(option: str, *others: str) -> None:
+    """Refuse options that have no effect beside this one; --json has, and these others."""
     for other in _given(dict.fromkeys(click.get_current_context().params)):
-        if other not in (option, "as_json"):
-            raise click.UsageError(f"--{_NAMES.get(other, other).replace('_', '-')} has no effect with --{option}")
+        if other not in (option, "as_json", *others):
+            raise click.UsageError(f"{_written(other)} has no effect with {_written(option)}")
+
+
+def _written(option: str) -> str:
+    return f"--{_NAMES.get(option, option).replace('_', '-')}"
 
 
 def _thresholds(options: dict[str, float], others: Thresholds | None = None) -> Thresholds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,11 @@ class _Judged:
             from ..report.codes import finding_line
 
             found = finding_line(self.findings[0], self.history) if self.findings else "no finding"
-            leaves = "" if self.counts else "; the exit code is not of it: a newer job of this script has no finding"
+            leaves = (
+                ""
+                if self.counts or not self.exit_code
+                else "; the exit code is not of it: a newer job of this script has no finding"
+            )
             whole = f"; all of it: diagnose --dir {shlex.quote(str(self.path))}"
             output.print_wrapped(f"{number}{self.title}: {found}{leaves}{whole}")
             return
@@ -113,6 +118,14 @@ class _Judged:
     metavar="DIR",
     help="Read outputs of py-spy dump of a job without the probe: one file a rank, the last number in its name.",
 )
+@click.option(
+    "flight_recorder",
+    "--flight-recorder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Read dumps of torch's Flight Recorder of a job without the probe: one file a rank, the last number in its "
+    "name.",
+)
 @arguments.threshold_options(ASKED)
 @options.json_option
 def command(
@@ -122,6 +135,7 @@ def command(
     seconds: float,
     ras: str | None,
     stacks: Path | None,
+    flight_recorder: Path | None,
     as_json: bool,
     **thresholds: float,
 ) -> int:
@@ -142,6 +156,9 @@ def command(
     if stacks is not None:
         arguments.check_alone("stacks")
         return _read_stacks(stacks, as_json=as_json)
+    if flight_recorder is not None:
+        arguments.check_alone("flight_recorder", "hang_seconds")
+        return _read_dumps(flight_recorder, arguments.thresholds_of(thresholds), as_json=as_json)
     if ras is not None:
         return _ask_ras(ras or None, seconds, as_json=as_json)
     from ..service.without_probe import unseen_jobs
@@ -165,7 +182,7 @@ def command(
         output.print_json({"jobs": [job.as_object() for job in seen], "ended": ended, "without_probe": unseen})
     else:
         for number, job in enumerate(sorted(seen, key=lambda job: job not in whole), 1):
-            if number > 1:
+            if number > 1 and (job in whole or number == len(whole) + 1):
                 print()
             job.print(f"job {number} of {len(seen)}: " if len(seen) > 1 else "", in_short=job not in whole)
         if old:
@@ -239,28 +256,49 @@ def _read_stacks(directory: Path, *, as_json: bool) -> int:
     from ..service.dumped_stacks import findings_of, read_places
 
     places, skipped = read_places(directory)
+    how = "take one of each: py-spy dump --pid PID > DIR/rank0.txt"
+    _warn_of_files(directory, places, skipped, "stack", how)
+    findings = findings_of(places)
+    return _print_found(findings, {rank: place.text for rank, place in places.items()}, "stack", as_json=as_json)
+
+
+def _read_dumps(directory: Path, limits: Thresholds, *, as_json: bool) -> int:
+    """What the Flight Recorders of all ranks tell."""
+    from ..service.recorder_dumps import read_dumps
+    from ..service.recorder_findings import findings_of, place_of
+
+    dumps, skipped = read_dumps(directory)
+    how = "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 before the job starts"
+    _warn_of_files(directory, dumps, skipped, "dump", how)
+    findings = findings_of(dumps, limits)
+    return _print_found(findings, {rank: place_of(dump) for rank, dump in dumps.items()}, "dump", as_json=as_json)
+
+
+def _warn_of_files(directory: Path, found: Collection[int], skipped: Mapping[str, str], noun: str, how: str) -> None:
+    """Tell which files are left out, and which ranks have none; UsageError where no file is of a rank."""
     for name, why in list(skipped.items())[:_MAX_SKIPPED]:
         arguments.warn(f"{escape(name)} is skipped: {escape(why)}")
     if len(skipped) > _MAX_SKIPPED:
         arguments.warn(f"{len(skipped) - _MAX_SKIPPED} more files are skipped")
-    if not places:
-        raise click.UsageError(
-            f"{escape(str(directory))} has no stack of a rank; take one of each: py-spy dump --pid PID > DIR/rank0.txt"
-        )
-    lacking = set(range(max(places))) - places.keys()
+    if not found:
+        raise click.UsageError(f"{escape(str(directory))} has no {noun} of a rank; {how}")
+    lacking = set(range(max(found))) - set(found)
     if lacking:
-        hint = ": is the last number in each name the rank?" if len(lacking) > len(places) else ""
-        arguments.warn(f"{escape(str(directory))} has no stack of {words.ranks(lacking)}{hint}")
-    findings = findings_of(places)
+        hint = ": is the last number in each name the rank?" if len(lacking) > len(found) else ""
+        arguments.warn(f"{escape(str(directory))} has no {noun} of {words.ranks(lacking)}{hint}")
+
+
+def _print_found(findings: list[Finding], places: Mapping[int, str], noun: str, *, as_json: bool) -> int:
+    """Print what was found of a job without the probe, and where its ranks stand."""
     if as_json:
-        output.print_json({"findings": findings, "places": {rank: place.text for rank, place in places.items()}})
+        output.print_json({"findings": findings, "places": places})
         return verdict.exit_code(findings)
     verdict.print_findings(findings)
     by_place: dict[str, list[int]] = {}
     for rank, place in places.items():
-        by_place.setdefault(place.text, []).append(rank)
+        by_place.setdefault(place, []).append(rank)
     for line in output.first([f"{words.ranks(ranks)}: {text}" for text, ranks in by_place.items()], "place"):
         output.print_line(line)
     if not findings:
-        output.print_wrapped("no finding: no rank waits for another one that has a stack here")
+        output.print_wrapped(f"no finding: no rank waits for another one that has a {noun} here")
     return verdict.exit_code(findings)

@@ -35,6 +35,7 @@ _OF_GLOO: Final = re.compile(r"\[[^\]\s]*:\d+\] |\. This is typically caused by 
 _MAX_FAILURES: Final = 5  # heartbeats in a row that may fail before the probe gives up
 _SIGNALS_EVERY: Final = 5  # heartbeats: handlers that the script sets are found so soon
 _ACTIVITY_EVERY: Final = 3  # heartbeats
+_KEPT_LOOKS: Final = 60  # at activities, for which one is kept that the death of another process has ended
 _OUTLIVED_NS: Final = 60 * 10**9  # a process that works for so long after a signal was not ended by it
 TESTED_TORCH: Final = ("2.13",)
 
@@ -114,6 +115,7 @@ class _Probe:
         self._sampler: _Sampler | None = None
         self._setup = 0
         self._activity = ""
+        self._num_kept = 0
         self._handler: int | None = None  # Python's own, in C, of SIGINT
         self._num_heartbeats = 0
         self._ends = threading.Event()
@@ -234,11 +236,15 @@ class _Probe:
     def _show_activity(self) -> None:
         """Show the activity while nothing is completed: a rank that trains is not looked at."""
         from .activity import main_activity
+        from .file_locks import is_left_by_death
 
         is_busy = self._sampler is not None and self._sampler.has_completed_some()
         if is_busy:
             _native().outlive_signal(self._handle, _OUTLIVED_NS)
-        activity = "" if is_busy else main_activity()
+        if not is_busy and self._num_kept < _KEPT_LOOKS and is_left_by_death(self._activity):
+            self._num_kept += 1  # the job may be ending: its pages tell what the ranks waited for
+            return
+        self._num_kept, activity = 0, "" if is_busy else main_activity()
         if activity != self._activity:
             self._activity = activity
             _native().activity(self._handle, activity.encode())
@@ -266,6 +272,7 @@ class _Sampler:
     def __init__(self, handle: int, path: Path) -> None:
         import torch._C._distributed_c10d as c10d
 
+        from .arguments import Arguments
         from .calls import Calls
         from .flight_recorder import FlightRecorder
         from .messages import Messages
@@ -278,15 +285,15 @@ class _Sampler:
         self._groups = groups = BackendGroups(handle)
         recorders: dict[str, Any] = {name: getattr(c10d, f"{name}_json", None) for name in _DUMPS}
         pickled = [getattr(c10d, name, None) for name in _DUMPS]
-        self._messages = Messages(handle, groups)
+        self._messages, arguments = Messages(handle, groups), Arguments()
         self._recorders = [
-            FlightRecorder(handle, groups, _dump(function), self._messages.num_collectives)
+            FlightRecorder(handle, groups, _dump(function), self._messages.num_collectives, arguments.root)
             for function in recorders.values()
             if function is not None
         ]
         self._dispatcher = Dispatcher(handle, groups, self._recorders[0] if recorders[_DUMPS[0]] else None)
-        self._calls = Calls(path, groups, [_with_stacks(each) for each in pickled if each], self._messages)
-        for each in (self._messages, self._calls):
+        self._calls = Calls(path, groups, [_with_stacks(each) for each in pickled if each], self._messages, arguments)
+        for each in (self._messages, arguments):
             each.register(self._dispatcher.kernel, lambda: self._dispatcher.is_timing)
         self._has_server = False
 
