@@ -35,6 +35,26 @@ def test_the_rank_that_does_not_enter(culprit: int, state: str) -> None:
     assert any(f"state {state}" in fact or "stopped" in fact for fact in finding.evidence)
 
 
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("2", "group 2"),
+        ("e0f6e457ece77f9c", "group e0f6e457ece77f9c"),
+        ("dp", "dp"),
+        ("dp2", "dp2"),
+        ("decade", "decade"),
+    ],
+)
+def test_a_group_without_a_description_is_called_a_group(name: str, title: str) -> None:
+    def groups(number: int, age: float) -> list[ProcessGroup]:
+        return [member(30, group=name) if number == 2 else member(31, waits=age, group=name)]
+
+    finding = only(last(hung(groups)))
+    assert finding.summary == f"rank 2 has not entered all_reduce #31 of {title}; 3 ranks wait for it"
+    assert finding.process_group == title
+    assert f"all_reduce #31 of {title} for rank 2" in finding.evidence[0]
+
+
 def test_the_evidence_is_the_way_from_who_waits_to_who_waits_for_nobody() -> None:
     waits, rest = only(last(hung(not_entering(2)))).evidence
     assert waits.startswith("ranks 0-1, 3 wait in all_reduce #31 of world for rank 2, the longest for ")

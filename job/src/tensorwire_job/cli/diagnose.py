@@ -72,7 +72,11 @@ class _Judged:
             from ..report.codes import finding_line
 
             found = finding_line(self.findings[0], self.history) if self.findings else "no finding"
-            leaves = "" if self.counts else "; the exit code is not of it: a newer job of this script has no finding"
+            leaves = (
+                ""
+                if self.counts or not self.exit_code
+                else "; the exit code is not of it: a newer job of this script has no finding"
+            )
             whole = f"; all of it: diagnose --dir {shlex.quote(str(self.path))}"
             output.print_wrapped(f"{number}{self.title}: {found}{leaves}{whole}")
             return
@@ -141,8 +145,8 @@ def command(
     sure, its evidence, the stacks of the suspects, what to do and the command to type next; then the status of all
     ranks. Start the job with the probe: torchrun ARGS -m tensorwire_job train.py. Without --dir every job of yours on
     this machine is judged that runs, that ended within the last hour, or that is the newest. Jobs that ended
-    get a line each. Exit code 0: no finding on any of them; 1: nothing to read; 3: a finding. A job that ended leaves it
-    alone if a newer one of its script has no finding.
+    get a line each. Exit code 0: no finding on any of them; 1: nothing to read; 3: a finding. A job that ended leaves
+    it alone if a newer one of its script has no finding.
 
     \b
     Example:
@@ -178,7 +182,7 @@ def command(
         output.print_json({"jobs": [job.as_object() for job in seen], "ended": ended, "without_probe": unseen})
     else:
         for number, job in enumerate(sorted(seen, key=lambda job: job not in whole), 1):
-            if number > 1:
+            if number > 1 and (job in whole or number == len(whole) + 1):
                 print()
             job.print(f"job {number} of {len(seen)}: " if len(seen) > 1 else "", in_short=job not in whole)
         if old:
