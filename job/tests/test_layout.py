@@ -109,6 +109,7 @@ FOLDERS = {
         "service": {"controller", "journal", "merge", "time_share"},
         "metrics": {"service"},
         "diagnose": {"follow", "job_directory", "recording", "service"},
+        "dumped_stacks": {"source_lines"},
     },
     "": {
         "__main__": {"rank"},

@@ -35,11 +35,13 @@ _LAUNCHERS = {
 
 
 class ProgramJob(TrainingJob):
-    """A run of a case's program. A fork server has one at a time."""
+    """A run of a case's program, with the probe or without. A fork server has one at a time."""
 
-    def __init__(self, fork_server: ForkServer, case: Case, rank: int) -> None:
+    def __init__(self, fork_server: ForkServer, case: Case, rank: int, *, has_probe: bool = True) -> None:
         self._launcher = case.launcher
-        modules = ("tensorwire_job", "-m", f"{__package__}.programs", case.program, *case.function.split())
+        modules = (f"{__package__}.programs", case.program, *case.function.split())
+        if has_probe:
+            modules = ("tensorwire_job", "-m", *modules)
         super().__init__(fork_server, {}, modules=modules, TW_FAULTS_RANK=str(rank), **case.environment)
 
     def restart(self) -> None:
