@@ -177,5 +177,5 @@ def _read_stacks(directory: Path, *, as_json: bool) -> int:
     for line in output.first([f"{words.ranks(ranks)}: {text}" for text, ranks in by_place.items()], "place"):
         output.print_line(line)
     if not findings:
-        output.print_wrapped("no finding: no rank waits for another one that has a stack here")
+        output.print_wrapped("no finding: no rank waits for another one that has a stack here, and is not importing")
     return verdict.exit_code(findings)

@@ -44,12 +44,12 @@ _BACKWARD: Final = "backward"
 _ANY: Final = frozenset({"send", "recv", "send_object_list", "recv_object_list"})  # one peer is enough
 _LIBRARIES: Final = ("torch/", "<frozen ", "<string>")
 _PACKAGES: Final = ("site-packages/", "dist-packages/")
-_IMPORTS: Final = "<frozen importlib."
+_IMPORTLIB: Final = "<frozen importlib."
 _DDP: Final = "torch/nn/parallel/distributed.py"  # its constructor and forward pass call collectives in C++
 # The main thread waits for another one of its process there, by one of these modules.
 _JOINS: Final = ("threading", "queue", "selectors", "asyncio", "concurrent")
 _UNKNOWN: Final = "Work.wait"  # an operation whose kind is not known
-_SET_UP: Final = "init_process_group"
+_SET_UP: Final = frozenset({"init_process_group", "_verify_params_across_processes"})
 
 
 class Standing(Enum):
@@ -58,7 +58,7 @@ class Standing(Enum):
     WAITS = auto()
     ELSEWHERE = auto()
     UNCLEAR = auto()  # in C, where no source tells in what
-    STARTS = auto()  # it imports modules
+    IMPORTS = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class StackPlace:
     @property
     def text(self) -> str:
         """ "in all_reduce, called by train (train.py:6)"; "in load (data.py:12)"."""
-        if self.standing is Standing.STARTS:
+        if self.standing is Standing.IMPORTS:
             return f"importing, in {self.line}"
         return f"in {self.call}, called by {self.line}" if self.call else f"in {self.line}"
 
@@ -196,8 +196,8 @@ def findings_of(places: dict[int, StackPlace]) -> list[Finding]:
 
     The graph is that of a job with the probe. Stacks tell neither process groups nor the numbers of operations, so all
     ranks count as members of one group, and the same call as the same operation. An operation of unknown kind may wait
-    for any other rank. Where it is not known whether a rank waits, it is no suspect, but a side. Ranks that import
-    modules while the others join are starting: they are waited for, and nothing is wrong.
+    for any other rank. Where it is not known whether a rank waits, it is no suspect, but a side. A rank that
+    imports modules while the others join, or make their models DDP's, is starting: nothing is wrong.
     """
     standing: dict[Standing, list[int]] = defaultdict(list)
     calls: dict[str, list[int]] = defaultdict(list)
@@ -212,11 +212,11 @@ def findings_of(places: dict[int, StackPlace]) -> list[Finding]:
         elif others := [rank for rank in places if places[rank].call != call]:
             need = Need(others, is_any=call in _ANY)
             needs.update((rank, [need]) for rank in inside)
-    if not needs or len(places) < 2 or (standing[Standing.STARTS] and set(calls) == {_SET_UP}):
+    if not needs or len(places) < 2 or (standing[Standing.IMPORTS] and _SET_UP.issuperset(calls)):
         return []
     found = explain(Graph(needs))
     ranks = [*(found.single or found.together or found.partly)]
-    away = {*standing[Standing.ELSEWHERE], *standing[Standing.STARTS]}
+    away = {*standing[Standing.ELSEWHERE], *standing[Standing.IMPORTS]}
     named = [rank for rank in ranks if rank in away]
     unclear = standing[Standing.UNCLEAR]
     waits = max(calls, key=lambda call: (call != _UNKNOWN, len(calls[call])))
@@ -294,8 +294,9 @@ def _place(text: str) -> StackPlace | str:
     if any(path.endswith(_DATA_WORKER) for path in paths):
         return "it is a data loader's worker"
     standing, call, functions = _standing(threads, _roots(command["command"] if command else ""))
-    user = next((function for function in functions if function.is_user), functions[-1])
-    stack = "\n".join(line for line in text.splitlines() if _IMPORTS not in line)
+    # What a pool of threads calls may be a function of torch itself.
+    user = next((each for each in [*functions, *threads[0][1]] if each.is_user), functions[-1])
+    stack = "\n".join(line for line in text.splitlines() if _IMPORTLIB not in line)
     return StackPlace(standing, call, str(user), stack[:_MAX_KEPT], program)
 
 
@@ -312,11 +313,9 @@ def _standing(threads: list[_Thread], roots: tuple[str, ...]) -> tuple[Standing,
         return Standing.WAITS if call else Standing.ELSEWHERE, call, other
     if call and "(idle)" in head and functions[0].python_module in _JOINS:
         return Standing.WAITS, call, other
-    imports = [index for index, function in enumerate(functions) if function.path.startswith(_IMPORTS)]
+    imports = [index for index, function in enumerate(functions) if function.path.startswith(_IMPORTLIB)]
     if imports:
-        outside = functions[imports[-1] + 1 :] or functions
-        is_start = all(function.name == "<module>" for function in outside if function.is_user)
-        return Standing.STARTS if is_start else Standing.ELSEWHERE, "", outside
+        return Standing.IMPORTS, "", functions[imports[-1] + 1 :] or functions
     is_unclear = bool(call) or (_in_c(head, functions[0]) and _source_says(functions[0], roots) is None)
     return Standing.UNCLEAR if is_unclear else Standing.ELSEWHERE, "", functions
 
