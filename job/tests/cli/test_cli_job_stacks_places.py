@@ -131,9 +131,10 @@ def test_a_rank_that_holds_pythons_lock_computes(run: Run, tmp_path: Path) -> No
     assert claims(ask(run, tmp_path, in_call("barrier"), in_call("barrier"), spins)) == [("TW-H1", [2], [])]
 
 
-def test_most_of_the_ranks_at_one_line_are_a_side(run: Run, tmp_path: Path) -> None:
-    """They wait for a file that is locked, and the one in the barrier has the lock."""
-    waits = in_script(tmp_path, 14)
+def test_half_of_the_ranks_are_a_side(run: Run, tmp_path: Path) -> None:
+    """They wait for a file that is locked, and the one in the barrier has the lock; or they train on by themselves."""
+    waits, barrier = in_script(tmp_path, 14), in_call("barrier")
+    assert claims(ask(run, tmp_path, waits, barrier, IN_FILE, barrier)) == [("TW-H1", [], [[0, 2], [1, 3]])]
     assert claims(ask(run, tmp_path, waits, in_call("barrier"), waits, waits)) == [("TW-H1", [], [[0, 2, 3], [1]])]
 
 

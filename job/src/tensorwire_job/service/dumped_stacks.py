@@ -222,7 +222,8 @@ def findings_of(places: dict[int, StackPlace]) -> list[Finding]:
     waits = max(calls, key=lambda call: (call != _UNKNOWN, len(calls[call])))
     told = [f"{words.ranks(inside)} {words.verb(inside, 'waits', 'wait')} in {call}" for call, inside in calls.items()]
     if named and not unclear:
-        sides = [named, sorted(needs)] if _is_most(named, places) else []
+        # Half of the ranks do not hang of themselves, each alone: those that wait may be the ones that are wrong.
+        sides = [named, sorted(needs)] if len(named) > 1 and 2 * len(named) >= len(places) else []
         entered = f"not entered {waits}" if waits != _UNKNOWN else "entered no operation"
         summary = (
             f"{words.ranks(named)} {words.verb(named, 'has', 'have')} {entered}; "
@@ -245,11 +246,6 @@ def findings_of(places: dict[int, StackPlace]) -> list[Finding]:
     told = [f"{words.ranks(side)} {words.verb(side, 'is', 'are')} {places[side[0]].text}" for side in sides]
     summary = f"ranks wait in different operations: {', '.join(_short(side, places) for side in sides[:4])}"
     return [_finding("TW-H2", places, suspects, [] if suspects else sides, summary, told)]
-
-
-def _is_most(named: list[int], places: dict[int, StackPlace]) -> bool:
-    """Whether they are most of the ranks, at one line: what waits may as well be the one that is wrong."""
-    return 2 * len(named) > len(places) and len({places[rank].line for rank in named}) == 1
 
 
 def _finding(
