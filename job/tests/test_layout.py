@@ -37,6 +37,9 @@ TAKEN = {
     "tensorwire.errors.LimitExceededError",
     "tensorwire.errors.TensorwireError",
     "tensorwire.errors.UnsupportedVersionError",
+    "tensorwire.files.pickle_stack.OPCODES",
+    "tensorwire.files.pickle_stack.PickleStack",
+    "tensorwire.files.pickle_stack.index_of",
 }
 OF_COMMANDS = {
     "tensorwire.cli.completion",
@@ -91,6 +94,7 @@ FOLDERS = {
         "history": {"before", "rank_status", "stragglers"},
         "charts": {"history", "rank_status"},
         "codes": {"history"},
+        "next_command": {"history"},
     },
     "nccl": {"ras_findings": {"ras"}},
     "cli": {
@@ -109,7 +113,9 @@ FOLDERS = {
         "service": {"controller", "journal", "merge", "time_share"},
         "metrics": {"service"},
         "diagnose": {"follow", "job_directory", "recording", "service"},
-        "dumped_stacks": {"source_lines"},
+        "dumped_stacks": {"rank_files", "source_lines"},
+        "recorder_dumps": {"rank_files", "recorder_pickle"},
+        "recorder_findings": {"recorder_dumps"},
     },
     "": {
         "__main__": {"rank"},

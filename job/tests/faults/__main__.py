@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import signal
 import sys
 from pathlib import Path
@@ -14,10 +13,10 @@ from benchmarks.environment import describe, load
 
 from . import matrix_page, stacks_page, variant_page
 from .cases import BY_NAME, CASES, GATES, GROUPS, MATRIX, Case
-from .dumped import SECONDS, StackStage, dumped_cases
 from .needs import missing
 from .results import MENDED, STAGES, Results
 from .run import Stage
+from .stack_run import SECONDS, StackStage, stack_cases
 from .training_job import WORLD
 from .turns import recording, show, take, turns
 from .watch import THRESHOLDS
@@ -57,21 +56,16 @@ def main() -> None:
         action="store_true",
         help="run the variants that hang without the probe, each at one rank, and judge what py-spy shows of them",
     )
-    parser.add_argument(
-        "--levels",
-        action="store_true",
-        help="run nothing: count the right verdicts of each confidence in the recordings",
-    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
     are_variants = bool(options.variants or options.variant)
-    if options.stacks and (options.variants or options.case or options.levels or options.record or options.runs):
+    if options.stacks and (options.variants or options.case or options.record or options.runs):
         parser.error("--stacks goes with --variant, --rank, --jobs, --fresh and --output")
-    if are_variants and (options.case or options.levels):
-        parser.error("--case and --levels are about cases, not variants")
+    if are_variants and options.case:
+        parser.error("--case is about cases, not variants")
     names = options.variant or options.case
     if options.stacks:
-        cases = [case for case in dumped_cases() if not names or case.name in names]
+        cases = [case for case in stack_cases() if not names or case.name in names]
     elif names:
         cases = [BY_NAME[name] for name in names]
     elif are_variants:
@@ -85,19 +79,15 @@ def main() -> None:
         return
     page = stacks_page if options.stacks else variant_page if are_variants else matrix_page
     output = options.output or page.JSON
-    facts = json.loads(output.read_text())["environment"] if options.levels else environment(are_variants)
+    facts = environment(are_variants)
     if options.stacks:
         facts["thresholds"] = f"none: stacks {SECONDS:g} s after the fault"
     try:
         forget = [case.name for case in cases] if options.fresh else []
-        results = Results(output, facts, page.page, options.stage if page is variant_page else MENDED, forget)
+        stage = options.stage if page is variant_page else MENDED
+        results = Results(output, facts, page.page, stage, forget)
     except ValueError as error:
         parser.error(str(error))
-    if options.levels:
-        results.recorded = matrix_page.of_recordings()
-        results.write()
-        print(results.page())
-        return
     num_runs = _NUM_RUNS if options.runs is None and page is matrix_page else options.runs
     sys.exit(run(cases, results, num_runs, options.jobs, StackStage if options.stacks else Stage))
 

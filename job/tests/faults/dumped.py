@@ -1,76 +1,45 @@
-"""Programs without the probe: what is said of the stacks that py-spy took of their ranks."""
+"""python -m job.tests.faults.dumped MODULE FUNCTION [ARGUMENT...]: one rank of a program, without the probe, that dumps
+its Flight Recorder when it is asked to."""
 
 from __future__ import annotations
 
-import subprocess
+import json
+import os
+import threading
 import time
-from contextlib import closing, suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from tensorwire_job.service.dumped_stacks import findings_of, read_places
+import torch
+import torch.distributed as dist
 
-from . import program_run
-from .cases import GROUPS
-from .fork_server import ForkServer
-from .program_job import ProgramJob
-from .verdicts import Judgement, judge
-from .watch import Poll
-
-if TYPE_CHECKING:
-    from .cases import Case
-
-SECONDS = 8.0
-"""After the fault: the stacks are taken then."""
-_DUMP_SECONDS = 15.0  # of one rank, on a busy machine; of one that is stopped py-spy never ends
+REQUEST, DUMPS, GROUPS = "dump", "dumps", "groups"
+"""The file in TW_FAULTS_DIR that asks all ranks, and the folders there that they write to."""
 
 
-def dumped_cases() -> list[Case]:
-    """All hangs that are looked at alive, each at one rank by turns, but those that gloo aborts: they leave no stacks.
+def dump_when_asked(folder: Path, rank: int, *, with_frames: bool = True) -> None:
+    """Have a thread write the dump as torchfrtrace reads it, and the ranks of its process groups as NCCL's dump has
+    them. It comes to nothing in a process that cannot go on."""
 
-    The ranks are started one by one, so that their pids are known.
-    """
-    programs = (case for cases in GROUPS.values() for case in cases if case.program and case.kind == "hang")
-    living = [case for case in programs if not (case.launcher or case.ending or "gloo aborts" in case.about)]
-    return [replace(case, ranks=(case.ranks[number % len(case.ranks)],)) for number, case in enumerate(living)]
+    def dump() -> None:
+        while not (folder / REQUEST).exists():
+            time.sleep(0.1)
+        data = torch._C._distributed_c10d._dump_fr_trace(True, with_frames)  # type: ignore[attr-defined]
+        groups = {
+            group.group_name: {"name": group.group_name, "desc": group.group_desc, "ranks": str(list(ranks))}
+            for group, ranks in dist.distributed_c10d._world.pg_group_ranks.items()
+            if isinstance(group, dist.ProcessGroup)  # a number stands for all groups that this rank is not in
+        }
+        for name, content in ((GROUPS, json.dumps(groups).encode()), (DUMPS, data)):
+            (folder / name).mkdir(exist_ok=True)
+            new = folder / f"{name}-{rank}.new"
+            new.write_bytes(content)
+            new.rename(folder / name / f"rank_{rank}")
 
-
-class StackStage:
-    """Runs programs one at a time, in place of `Stage`."""
-
-    def __init__(self) -> None:
-        self._fork_server: ForkServer | None = None
-
-    def run(self, case: Case, rank: int) -> Judgement:
-        if self._fork_server is None:
-            self._fork_server = ForkServer(TW_FAULTS_IMPORTS=program_run.IMPORTS)
-        with closing(ProgramJob(self._fork_server, case, rank, has_probe=False)) as job:
-            start = program_run.await_fault(job)
-            program_run.sleep(start + SECONDS - time.monotonic())
-            folder = job.folder / "stacks"
-            folder.mkdir()
-            for each, pid in enumerate(job.pids):
-                if job.status(each) is None:
-                    (folder / f"rank{each}.txt").write_text(_dump(pid))
-            places, _ = read_places(folder)
-            found = findings_of(places)
-        return judge(case, rank, [Poll(time.monotonic(), found)], start)
-
-    def reset(self) -> None:
-        if self._fork_server is not None:
-            self._fork_server.close()
-        self._fork_server = None
-
-    def __enter__(self) -> StackStage:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.reset()
+    threading.Thread(target=dump, daemon=True).start()
 
 
-def _dump(pid: int) -> str:
-    """As the page on a job without the probe has it; "" of a rank that py-spy cannot read."""
-    command = ["py-spy", "dump", "--full-filenames", "--pid", str(pid)]
-    with suppress(subprocess.TimeoutExpired):
-        return subprocess.run(command, capture_output=True, text=True, timeout=_DUMP_SECONDS, check=False).stdout
-    return ""
+if __name__ == "__main__":
+    from .programs.__main__ import main
+
+    dump_when_asked(Path(os.environ["TW_FAULTS_DIR"]), int(os.environ["RANK"]))
+    main()

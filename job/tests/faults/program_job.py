@@ -35,13 +35,21 @@ _LAUNCHERS = {
 
 
 class ProgramJob(TrainingJob):
-    """A run of a case's program, with the probe or without. A fork server has one at a time."""
+    """A run of a case's program. A fork server has one at a time.
 
-    def __init__(self, fork_server: ForkServer, case: Case, rank: int, *, has_probe: bool = True) -> None:
+    Args:
+        runner: the module that runs the program, with its arguments: by default that of the probe.
+    """
+
+    def __init__(
+        self,
+        fork_server: ForkServer,
+        case: Case,
+        rank: int,
+        runner: tuple[str, ...] = ("tensorwire_job", "-m", f"{__package__}.programs"),
+    ) -> None:
         self._launcher = case.launcher
-        modules = (f"{__package__}.programs", case.program, *case.function.split())
-        if has_probe:
-            modules = ("tensorwire_job", "-m", *modules)
+        modules = (*runner, case.program, *case.function.split())
         super().__init__(fork_server, {}, modules=modules, TW_FAULTS_RANK=str(rank), **case.environment)
 
     def restart(self) -> None:

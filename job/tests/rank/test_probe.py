@@ -45,6 +45,10 @@ def kind_of(exit_reason: str) -> str:
         ("import os; os.kill(os.getpid(), 2)", "KeyboardInterrupt"),
         ("import os; os.kill(os.getpid(), 15)", "SIGTERM"),
         pytest.param("import os; os.kill(os.getpid(), 1)", "SIGHUP", marks=SLOW),
+        (
+            "import os\ntry:\n    os.kill(os.getpid(), 2)\nexcept KeyboardInterrupt:\n    os.kill(os.getpid(), 15)",
+            "SIGTERM",
+        ),
         pytest.param("raise ValueError('x' * 300)", "ValueError: " + "x" * 240 + "...", marks=SLOW),
         ("raise ValueError('x' + '€' * 100)", "ValueError: x" + "€" * 79 + "..."),
         ("import os; os._exit(4)", ""),

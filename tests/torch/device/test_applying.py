@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import tensorwire  # noqa: E402
 from benchmarks.synthetic_pairs import synthetic_pair  # noqa: E402
-from reference.tensorwire_reference import Constant, Kind, Same, Sparse, Stored, encode  # noqa: E402
+from reference.tensorwire_reference import Constant, Dense, Kind, Same, Sparse, Stored, encode  # noqa: E402
 from tensorwire import UnsupportedTensorError  # noqa: E402
 from tensorwire.codec import torch_name  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
@@ -70,7 +70,8 @@ def pair_of(
 def test_applied(verify: bool) -> None:
     """Frames of the core in one batch: odd sizes, several blocks and leaves, steps of many sizes, several dtypes."""
     small = [("BF16", 3000, 0.02, 3), ("F16", 3001, 0.02, 5), ("F8_E4M3", 5003, 0.02, 3), ("BF16", 1, 1.0, 1)]
-    made = {shape: pair_of(*shape) for shape in [*small, ("BF16", 70_001, 0.002, 40), ("F32", 700, 0.0, 1)]}
+    dense = [("BF16", 9001, 0.4, 3), ("F16", 4096, 0.9, 900), ("F8_E5M2", 5003, 0.6, 9), ("I16", 2011, 0.7, 30)]
+    made = {shape: pair_of(*shape) for shape in [*small, *dense, ("BF16", 70_001, 0.002, 40), ("F32", 700, 0.0, 1)]}
     found, status = applied([(f, base, key[0]) for key, (f, base, _) in made.items()], verify=verify)
     assert status == [Status.DONE] * len(made)
     assert found == [data for _, _, data in made.values()]
@@ -102,7 +103,7 @@ def kind_names(entry: dict[str, Any]) -> set[str]:
 
 def is_for_kernels(entry: dict[str, Any]) -> bool:
     """Whether kernels apply a golden, or find nothing to do."""
-    kinds = {"same", "stored", "constant"} | ({"sparse"} if entry["layout"][0] <= 2 else set())
+    kinds = {"same", "stored", "constant"} | ({"sparse", "dense"} if entry["layout"][0] <= 2 else set())
     return entry["content_hash"] == entry["base"] or kind_names(entry) <= kinds
 
 
@@ -139,29 +140,34 @@ def test_the_example_of_the_format() -> None:
     assert applied([(frame, base.tobytes(), "BF16")]) == ([data.tobytes()], [Status.DONE])
 
 
-SHAPES: list[tuple[str, int, int, tuple[int, ...], float, int]] = [
-    ("BF16", 700, 256, (), 0.06, 3),
-    ("BF16", 2000, 1024, (186, 190), 0.05, 5),
-    ("BF16", 3000, 3072, (150, 186, 188, 190, 191), 0.1, 9),
-    ("F16", 1500, 768, (20, 22), 0.08, 4),
-    ("F8_E4M3", 900, 512, (9,), 0.05, 3),
-    ("F8_E5M2", 1200, 256, (15, 20, 22), 0.04, 6),
-    ("BF16", 9000, 16384, (180, 184, 186, 188, 190), 0.05, 4),
-    ("BF16", 5000, 8192, (0, 188), 0.9, 3),
-    ("U8", 3000, 1024, (), 0.05, 3),
-    ("I16", 2000, 512, (), 0.05, 300),
+SHAPES: list[tuple[str, int, int, Kind, float, int]] = [
+    ("BF16", 700, 256, Sparse(()), 0.06, 3),
+    ("BF16", 2000, 1024, Sparse((186, 190)), 0.05, 5),
+    ("BF16", 3000, 3072, Sparse((150, 186, 188, 190, 191)), 0.1, 9),
+    ("F16", 1500, 768, Sparse((20, 22)), 0.08, 4),
+    ("F8_E4M3", 900, 512, Sparse((9,)), 0.05, 3),
+    ("F8_E5M2", 1200, 256, Sparse((15, 20, 22)), 0.04, 6),
+    ("BF16", 9000, 16384, Sparse((180, 184, 186, 188, 190)), 0.05, 4),
+    ("BF16", 5000, 8192, Sparse((0, 188)), 0.9, 3),
+    ("U8", 3000, 1024, Sparse(()), 0.05, 3),
+    ("I16", 2000, 512, Sparse(()), 0.05, 300),
+    ("BF16", 700, 256, Dense(), 0.5, 3),
+    ("BF16", 5000, 8192, Dense((150, 184, 186, 187, 188, 190, 191)), 0.3, 90),
+    ("F16", 2500, 2560, Dense((20, 22)), 0.9, 32768),
+    ("F8_E4M3", 900, 512, Dense((9,)), 0.7, 128),
+    ("F8_E5M2", 4133, 4352, Dense((15, 20, 22)), 0.4, 6),
+    ("I16", 300, 256, Dense(), 1.0, 300),
 ]
-"""Dtype, words, words of a block, thresholds, share of changed words, largest size of a step: few classes and changes,
-and more than lists have room for."""
+"""Dtype, words, words of a block, kind with thresholds, share of changed words, largest size of a step: few classes and
+changes, and more than lists have room for."""
 
 
 @functools.cache
 def shaped(number: int) -> tuple[bytes, bytes, bytes, str]:
-    """A frame of kind sparse by the reference, its base and content."""
-    dtype, n, block_words, thresholds, share, largest = SHAPES[number]
+    """A frame of one kind by the reference, its base and content."""
+    dtype, n, block_words, kind, share, largest = SHAPES[number]
     base = base_of(dtype, n)
     data = step(base, dtype, steps_of(n, f"shaped {number}", share, largest=largest))
-    kind = Sparse(thresholds)
     frame = encode(data, dtype, (n,), base=base, kind=kind, block_words=block_words, profile="fast")
     return frame, base, data, dtype
 
@@ -234,11 +240,11 @@ def test_one_of_two_is_wrong() -> None:
 def test_other_tensors_and_plain_frames() -> None:
     frame, base, _ = pair_of("BF16", 300, 0.02)
     plain = bytes(tensorwire.compress(base, dtype="BF16"))
-    dense, dense_base, _ = pair_of("BF16", 3000, 0.4)
+    wide, wide_base, _ = pair_of("F32", 3000, 0.02)
     parts = bytes(tensorwire.compress(step(base, "BF16", steps_of(300, "far", 1.0, largest=999)), dtype="BF16"))
     cases = [(frame, base, "F16"), (frame, base + b"\0\0", "BF16"), (plain, base, "BF16"), (parts, base, "BF16")]
-    found, status = applied([*cases, (dense, dense_base, "BF16")])
-    assert found == [*(of for _, of, _ in cases), dense_base]
+    found, status = applied([*cases, (wide, wide_base, "F32")])
+    assert found == [*(of for _, of, _ in cases), wide_base]
     assert status == [*[Status.ANOTHER_TENSOR] * 2, *[Status.HOST_ONLY] * 3]
 
 

@@ -135,11 +135,12 @@ def one_changed(numel: int, place: int) -> Pair:
 
 
 def pieces_changed() -> Pair:
-    """Blocks that are same, sparse, stored, same."""
-    old = normal(4 * 32768 - 5000)
+    """Blocks that are same, sparse, dense, stored, same."""
+    old = normal(5 * 32768 - 5000)
     new = old.clone()
     new[32768 + 100 : 32768 + 900] += 1e-3
     new[70000:90000] = 7.0
+    new[3 * 32768 : 4 * 32768] = moved(old[3 * 32768 : 4 * 32768], 1.0, any_size)
     return old, new
 
 
@@ -193,6 +194,7 @@ def test_kinds_of_blocks(driver: StandIn) -> None:
     assert [block.kind for block in reader.block_infos(frame[reader.info.header_nbytes :])] == [
         "same",
         "sparse",
+        "dense",
         "stored",
         "same",
     ]

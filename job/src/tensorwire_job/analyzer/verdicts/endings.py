@@ -18,6 +18,7 @@ from ..view.exit_reasons import (
     LEFT,
     alike,
     gone,
+    has_failed,
     has_own_words,
     has_spoken,
     is_secondary,
@@ -28,6 +29,7 @@ from ..view.exit_reasons import (
 )
 from ..view.job import is_waiting
 from ..view.past import rewound
+from ..view.signals import TOGETHER, goes_on, not_outlived
 from ..view.verdict import MAX_SUSPECTS
 from .hangs import find_hangs
 from .unlike_calls import parted, unlike_calls
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 # Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
 _MOMENT = 0.1
 _AFTERMATH = 2.0
-_TOGETHER = 10.0  # in which a signal reaches all ranks, if one after the other; what comes later is another one
 _AT_ONCE = 0.05  # in which a signal reaches all ranks that it is sent to; a launcher takes longer once one has gone
 _LAUNCHER_SECONDS = 1.2  # in which it has seen that one has gone, and ends the others
 # Ranks of a job that trains wait for one another for milliseconds, but also for a checkpoint, an evaluation or a first
@@ -70,6 +71,8 @@ class _Ended:
         left: ranks that left well, whether the others were done or not.
         asked: ranks that were asked by a signal, and how long ago; `start` is the first time.
         are_noted: the probes of these ranks note signals.
+        by_signal: of these, those that were asked by a signal that they have not outlived.
+        outlives_it: the job went on after the signal, until it ended of something else.
         first: how long ago the job changed first: a rank failed, gave up, or was asked to end.
         were_silent: ranks had given no sign of life for a while by then.
         is_asked_first: none had failed or given up before.
@@ -79,13 +82,21 @@ class _Ended:
         self.job, self.dead, self.named = job, dead, named
         self.failed = {n: rank for n, rank in dead.items() if rank.process.exit_reason not in LEFT}
         self.left = {n: rank for n, rank in dead.items() if n not in self.failed}
-        asked = {n: job.ranks[n].process.signal_seconds or said(job.ranks[n]) for n in job.columns.signals}
-        self.are_noted = bool(asked)
-        asked |= {n: said(rank) for n, rank in self.failed.items() if n not in asked and was_interrupted(rank)}
+        self.are_noted = bool(job.columns.signals)
+        end = max(map(said, dead.values()), default=0.0)
+        self.by_signal = asked = not_outlived(job, self.failed, end)
+        has_gone_on = bool(asked) and goes_on(job, asked, end)
+        if has_gone_on and self._fails_by_itself(end):
+            asked.clear()
+        asked = asked | {n: said(rank) for n, rank in self.failed.items() if n not in asked and was_interrupted(rank)}
         self.start = max(asked.values(), default=0.0)
-        self.asked = {n: age for n, age in asked.items() if self.start - age <= _TOGETHER}
+        self.asked = {n: age for n, age in asked.items() if self.start - age <= TOGETHER}
         self.first, self.were_silent = self._change()
         self.is_asked_first = bool(asked) and self.start >= self.first
+        kinds = {rank.process.exit_kind for rank in self.failed.values()}
+        self.outlives_it = has_gone_on and "interruption" not in kinds
+        if self.outlives_it:
+            self.first = end
 
     def _change(self) -> tuple[float, bool]:
         """How long ago the job changed first, and whether ranks had been silent until then: they were not gone, or the
@@ -103,6 +114,13 @@ class _Ended:
             if after not in own and ages[number] - ages[after] > self.job.thresholds.lost_seconds:
                 first, were_silent = ages[after], True
         return first, were_silent
+
+    def _fails_by_itself(self, end: float) -> bool:
+        """Whether the first to end had an error that no other had, while the job went on for long after a signal."""
+        first = max(self.failed, key=lambda number: said(self.failed[number]), default=None)
+        is_own = first is not None and has_failed(self.failed[first]) and first not in alike(self.failed)
+        later = {number: age - TOGETHER for number, age in self.by_signal.items()}
+        return is_own and goes_on(self.job, later, end)
 
     def verdicts(self, hangs: list[Verdict]) -> list[Verdict] | None:
         job, failed = self.job, self.failed
@@ -155,7 +173,8 @@ class _Ended:
     def _way(self, number: int) -> str:
         """How it was asked."""
         process = self.job.ranks[number].process
-        return process.signal or process.exit_reason
+        is_it = number in self.by_signal or not process.exit_reason.startswith("SIG")
+        return (is_it and process.signal) or process.exit_reason
 
     def _how(self) -> str:
         return min(self._way(number) for number, age in self.asked.items() if age == self.start)
@@ -183,7 +202,7 @@ class _Ended:
         if not asked:
             return []
         by_it = {number: ranks[number] for number in asked if number in self.dead or self._stands_still(number)}
-        others_live = any(n not in asked and gone(rank) < self.start - _TOGETHER for n, rank in ranks.items())
+        others_live = any(n not in asked and gone(rank) < self.start - TOGETHER for n, rank in ranks.items())
         if self.are_noted and not others_live and 2 * len(asked) > len(ranks):
             return self._perhaps_alone(sorted(asked), by_it, way)
         # A rank that has died of a lost connection by now may have been about to get it too.
@@ -255,7 +274,7 @@ class _Ended:
     def _of_then(self, verdict: Verdict) -> Verdict:
         """What is found of that moment, told of now; with a rank that tells how they ended."""
         finding = verdict.finding
-        if self.is_asked_first:
+        if self.is_asked_first and not self.outlives_it:
             how, told = f"the job was ended ({self._how()})", list[str]()
         else:  # a rank that ran out of time tells how, or else the first
             timed_out = {number: rank for number, rank in self.failed.items() if ran_out_of_time(rank)}

@@ -39,7 +39,7 @@ def inconsistent(job: Job, wait: Wait, explained_by: list[int] | None = None, ba
     """
     group, sides = wait.of_group, wait.sides
     operations = group.operations(wait.inside)
-    suspects = minority(sides)
+    suspects = minority(sides) or _outvoted(job, wait)
     if explained_by is not None:
         basis = Basis.STATE if suspects == explained_by else basis
         suspects = explained_by
@@ -58,6 +58,14 @@ def inconsistent(job: Job, wait: Wait, explained_by: list[int] | None = None, ba
         "hang", "TW-H2", group, suspects, summary, facts, basis, victims=len(wait.members) - len(suspects),
         sides=[] if suspects else sides, seconds=wait.seconds, is_incomplete=job.are_stale(wait.inside),
     )  # fmt: skip
+
+
+def _outvoted(job: Job, wait: Wait) -> list[int]:
+    """The ranks inside that most speak against of all whose histories have this call: others have left it."""
+    for each in job.differences:
+        if (each.group, each.number) == (wait.of_group.id, wait.sequence) and not each.is_by_line:
+            return list(each.accused) if set(each.accused) < set(wait.inside) else []
+    return []
 
 
 def parted(job: Job) -> list[str]:

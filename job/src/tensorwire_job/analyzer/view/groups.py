@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...model import ProcessGroup
+from ...model import ProcessGroup, group_title
 
 if TYPE_CHECKING:
     from ...columns import Bools, Floats, Ints, RankColumns
@@ -46,7 +46,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        return self.name or self.id
+        return group_title(self.name or self.id)
 
     @property
     def is_whole(self) -> bool:

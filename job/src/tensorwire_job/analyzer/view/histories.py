@@ -79,7 +79,8 @@ def _of_operations(columns: RankColumns, groups: Groups) -> list[Difference]:
             for number, operation in group.operations(group.numbers.tolist()).items():
                 if not operation.is_pairwise:
                     what = operation.signature or None
-                    histories[number].append(Entry(group.id, operation.sequence, what, (kind, group.size)))
+                    entry = Entry(group.id, operation.sequence, what, (kind, group.size), operation.known_root)
+                    histories[number].append(entry)
     return first_differences(histories)
 
 
@@ -105,7 +106,7 @@ def _entries(calls: Sequence[Call], kinds: Mapping[str, Hashable]) -> list[Entry
     # A rank that receives from any source takes messages that would have been the next of their sender.
     takes_any = any(call.operation.is_pairwise and call.operation.root < 0 for call in calls)
     return [
-        Entry(group, op.sequence, op.signature or None, None if op.is_pairwise else kinds.get(group))
+        Entry(group, op.sequence, op.signature or None, None if op.is_pairwise else kinds.get(group), op.known_root)
         for group, op in ((call.group, call.operation) for call in calls)
         if not (takes_any and op.name == "recv")
     ]

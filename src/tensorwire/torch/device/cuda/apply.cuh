@@ -1,4 +1,5 @@
-// Relative frames applied to tensors in place: blocks that are same, stored, constant, or of kind sparse.
+// Relative frames applied to tensors in place: blocks that are same, stored, constant, or of kinds sparse
+// and dense.
 //
 // take_blocks<T, WRITE>: blocks of threads for each leaf of the tensors, in a grid of leaves by some. Takes the blocks
 // of the frame that begin in its part of the leaf: checks their checksums, and all that they hold; or applies them.
@@ -11,7 +12,7 @@
 //   pairs, opened, messages, status  as open_frames has them; it was launched before
 //   pair_of  u32: the pair of each leaf
 //
-// T is u8 or u16 where words have as many bits; u32 for larger ones, of which no block of kind sparse is applied.
+// T is u8 or u16 where words have as many bits; u32 for larger ones, of which no block of these kinds is applied.
 // kRelativeThreads threads. take_blocks has kTakeSharedNbytes of shared memory.
 //
 // With checks nothing is written of a frame that has a block that is not valid. What frames hold must not change
@@ -19,7 +20,7 @@
 #pragma once
 #include "copy.cuh"
 #include "labels.cuh"
-#include "step_tiles.cuh"
+#include "read_dense.cuh"
 
 constexpr u32 kTakeSharedNbytes = 49152;
 
@@ -32,12 +33,16 @@ struct TakenBlock {
 };
 
 struct TakeShared {
-  SparseShared sparse;
+  union {
+    u64 sums[8 * kPiecesAtOnce];  // of pieces, for checksums
+    SparseShared sparse;
+    DenseShared dense;
+  };
   TakenBlock block;
+  u32 said;             // by a thread to all
   u32 pair, next, end;  // which pair; of its blocks the number of this one, and of the first that is not taken
 };
 static_assert(sizeof(TakeShared) <= kTakeSharedNbytes, "applying.py asks for so much");
-static_assert(sizeof(u64) * 8 * kPiecesAtOnce <= sizeof(ClassesShared), "sums of pieces lie where classes do later");
 
 struct Applying {
   const Pair* pair;
@@ -95,6 +100,57 @@ DEV bool take_sparse(const Opened& opened, TakeShared* shared) {
   return true;
 }
 
+// Kind dense, by all threads. False if the block is not valid. WRITE: apply it.
+template <class T, bool WRITE>
+DEV bool take_dense(const Opened& opened, TakeShared* shared) {
+  const TakenBlock& block = shared->block;
+  DenseShared* s = &shared->dense;
+  u32 t = threadIdx.x, n = block.words_nbytes / sizeof(T), classes = classes_of(tail_of(block.bytes, block.nbytes));
+  {
+    u32 found = 0;
+    for (u32 c = 0; c + 1 < classes; c++) found += t >= threshold_of(block.bytes, block.nbytes, classes, c);
+    s->classes[t] = (u8)found;
+    if (t < 32) {
+      bool right = open_dense(block.bytes, block.nbytes, classes, n, s);
+      if (t == 0) s->wrong = !right;
+    }
+  }
+  __syncthreads();
+  if (s->wrong) return false;
+  if (t / 32 < classes) fill_slots(s, t / 32);
+  SymbolReader reader = {((const u32*)block.bytes)[s->states_at + t % 32]};
+  bool right = reader.state >= kLowestState;
+  u32 exponents = (1u << opened.exponent_bits) - 1, shift = 8 * sizeof(T) - 1 - opened.exponent_bits;
+  u32 signs_at = 32 * s->signs_at, low_at = signs_at + (s->num_changed + 31) / 32 * 32;
+#pragma unroll 1
+  for (u32 first = 0; first < n; first += kTileWords) {
+    u32 place = first + t * kWordsOfThread, count = place < n ? min(n - place, kWordsOfThread) : 0;
+    u8* words = block.words + place * sizeof(T);
+    Sixteen<sizeof(T)> own;
+    own.load(words, count);
+    u32 tile[4] = {0, 0, 0, 0};
+    if (classes > 1 && count)
+#pragma unroll
+      for (u32 i = 0; i < 16; i++) tile[i / 4] |= (u32)s->classes[own.word(i) >> shift & exponents] << i % 4 * 8;
+    s->tile[t] = {tile[0], tile[1], tile[2], tile[3]};
+    __syncthreads();
+    if (t < 32) reader.read(block.bytes, min(n - first, kTileWords), s);
+    __syncthreads();
+    uint4 four = s->tile[t];
+    tile[0] = four.x, tile[1] = four.y, tile[2] = four.z, tile[3] = four.w;
+    u32 total, before = places_of(tile, s, &total);
+    Bits signs = {(const u32*)block.bytes, signs_at + (before & 0xffff), block.nbytes / 4 - 2}, low = signs;
+    low.at = low_at + (before >> 16);
+    signs_at += total & 0xffff, low_at += total >> 16;
+    right &= move_sixteen<T>(own, tile, signs, low, opened.is_ordered);
+    if (WRITE) own.store(words, count);
+  }
+  if (t < 32 && !ends_well(block.bytes, signs_at, low_at, 1u << opened.alignment_log2, reader, s)) right = false;
+  if (!right) atomicOr(&s->wrong, 1u);
+  __syncthreads();
+  return !s->wrong;
+}
+
 // Blocks --------------------------------------------------------------------------------------------------------------
 
 // Kind constant, and stored blocks, by all threads. False, for some threads, if the block has others than zeros where
@@ -132,8 +188,12 @@ DEV bool take_block(const Pair& pair, const Opened& opened, TakeShared* shared) 
   if (block.stored) return take_stored<WRITE>(block);
   u32 tail = tail_of(block.bytes, block.nbytes);
   if (kind_of(tail) == kKindConstant) return take_constant<WRITE>(block, pair.word_nbytes);
-  if constexpr (sizeof(T) <= 2)
-    if (is_sparse(tail)) return take_sparse<T, WRITE>(opened, shared);
+  if constexpr (sizeof(T) <= 2) {
+    if (kind_of(tail) == kKindExtended && extended_of(tail) == kExtendedSparse)
+      return take_sparse<T, WRITE>(opened, shared);
+    if (kind_of(tail) == kKindExtended && extended_of(tail) == kExtendedDense)
+      return take_dense<T, WRITE>(opened, shared);
+  }
   return true;  // of a kind that the host reads: nothing is written of such a frame
 }
 
@@ -222,8 +282,7 @@ GLOBAL void BOUNDS(kRelativeThreads, 4)
     if (threadIdx.x == 0) shared->block = taken_block(pairs[shared->pair], opened[shared->pair], shared->next);
     __syncthreads();
     if (shared->block.nbytes) {
-      u64* sums = (u64*)shared->sparse.classes.masks;
-      bool right = WRITE || has_checksum(shared->block, sums, &shared->sparse.answer);
+      bool right = WRITE || has_checksum(shared->block, shared->sums, &shared->said);
       if (right) right = take_block<T, WRITE>(pairs[shared->pair], opened[shared->pair], shared);
       if (!right && WRITE) atomicMax(status + pairs[shared->pair].number, (int)kCorrupt);
       if (!right && !WRITE) opened[shared->pair].wrong = 1;

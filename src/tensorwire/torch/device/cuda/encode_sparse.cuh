@@ -1,4 +1,4 @@
-// Blocks of relative frames, encoded: same, extended kind sparse, or neither.
+// Blocks of relative frames of which few words changed, encoded: same, extended kind sparse, or neither.
 //
 //   Change change = sparse_block<L>(words, base, n, thresholds, shared);
 //
@@ -34,7 +34,7 @@ constexpr u32 kSparseKind = 3, kExtendedTag = 7, kVariantBit = 5;
 struct Change {
   u32 kind, nbytes;
 };
-enum ChangeKind : u32 { kSame, kSparse, kNeither };
+enum ChangeKind : u32 { kSame, kSparse, kDense, kNeither };
 
 struct SparseShared {
   union {
@@ -454,7 +454,7 @@ DEV Change sparse_block(const u8* words, const u8* base, u32 n, u32 thresholds, 
   __syncthreads();
   u32 to = block.add_up(masks, count);
   if (count == 0) return {kSame, 0};
-  if (count > n / kSparseShare) return {kNeither, 0};  // where kind dense belongs
+  if (count > n / kSparseShare) return {kNeither, 0};
   block.list_places(masks, to);
   __syncthreads();
   Share share(count);

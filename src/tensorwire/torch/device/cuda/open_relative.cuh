@@ -38,12 +38,13 @@ DEV void read_fields(const u8* header, Opened* opened) {
 
 // What the tail of a coded block says; its bytes are there.
 DEV Status kind_status(const u8* header, const u8* bytes, u32 nbytes) {
-  u32 tail = tail_of(bytes, nbytes), rest = tail >> 27 & 3, extended = tail >> 16 & 255, classes = classes_of(tail);
+  u32 tail = tail_of(bytes, nbytes), rest = tail >> 27 & 3, extended = extended_of(tail), classes = classes_of(tail);
   if (kind_of(tail) == 0 || rest == 3) return kUnsupportedVersion;
   if (kind_of(tail) == kKindConstant) return rest == 0 && classes == 1 && nbytes == 1u << header[21] ? kDone : kCorrupt;
   if (kind_of(tail) != kKindExtended) return kHostOnly;
   if (extended == 0 || extended > kExtendedLast) return kUnsupportedVersion;
-  if (extended != kExtendedSparse || header[24] > 2) return kHostOnly;
+  bool of_steps = extended == kExtendedSparse || extended == kExtendedDense;
+  if (!of_steps || header[24] > 2) return kHostOnly;
   if (rest || (classes > 1 && header[27] != 1)) return kCorrupt;
   for (u32 c = 0; c + 1 < classes; c++) {
     u32 own = threshold_of(bytes, nbytes, classes, c);

@@ -56,12 +56,12 @@ DEV u32 words_of(const Pair& pair, const Opened& opened, u32 block) {
 
 // Kinds -------------------------------------------------------------------------------------------------------------
 
-enum { kKindConstant = 1, kKindExtended = 7, kExtendedSparse = 3, kExtendedLast = 5 };
+enum { kKindConstant = 1, kKindExtended = 7, kExtendedSparse = 3, kExtendedDense = 4, kExtendedLast = 5 };
 
 // The last four bytes of a coded block.
 DEV u32 tail_of(const u8* bytes, u32 nbytes) { return *(const u32*)(bytes + nbytes - 4); }
 DEV u32 kind_of(u32 tail) { return tail >> 24 & 7; }
-DEV bool is_sparse(u32 tail) { return kind_of(tail) == kKindExtended && (tail >> 16 & 255) == kExtendedSparse; }
+DEV u32 extended_of(u32 tail) { return tail >> 16 & 255; }
 DEV u32 classes_of(u32 tail) { return (tail >> 29) + 1; }
 
 // Threshold c of a block with so many classes.

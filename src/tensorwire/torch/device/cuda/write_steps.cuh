@@ -1,5 +1,5 @@
 // The blocks of new relative frames, as write_blocks.cuh makes those of plain ones: all of it holds here too. Blocks
-// are same, of extended kind sparse, or stored.
+// are same, of extended kinds sparse and dense, or stored.
 //
 // write_steps<L>:
 //   L           Bf16, F16, F8E4M3 or F8E5M2
@@ -9,6 +9,7 @@
 //   thresholds  of tensors, by choose_thresholds
 // Grid: as many blocks as items, of kWriters threads. Shared memory: sizeof(SparseShared).
 #pragma once
+#include "encode_dense.cuh"
 #include "thresholds.cuh"
 #include "write_blocks.cuh"
 
@@ -16,6 +17,7 @@ constexpr u32 kBaseLeaf = 3u << 30;
 
 static_assert(sizeof(SparseShared) == 47712, "what a launch asks for");
 static_assert(kSumsNbytes <= sizeof(SparseShared::eights), "sums of hashes take the place of what was counted");
+static_assert((kDenseNbytes / kPiece + 2) * 8 <= kHashedNumbers, "and here, of what was chosen");
 
 // What few blocks of threads do apart, so that the others need not pass it.
 COLD void write_leaf_of(const Work* work, u64* leaves, u64* sums) {
@@ -47,11 +49,14 @@ GLOBAL void BOUNDS(kWriters, 4) write_steps(const NewFrame* __restrict__ frames,
 
   const u8 *words = work.words(W), *base = (const u8*)work.frame.base + (words - (const u8*)work.frame.content);
   Change change = sparse_block<L>(words, base, work.num_words(W), thresholds[work.tensor], shared);
+  if (change.kind == kNeither)
+    change = dense_block<L>(words, base, work.num_words(W), thresholds[work.tensor], (DenseShared*)memory);
   bool stored = change.kind == kNeither;
   u32 nbytes = stored ? work.num_words(W) * W : change.nbytes, size = (u32)aligned(nbytes);
   if (t == 0 && work.item) tell(work.end(ends), told(size, kOwn));
   __syncthreads();
-  const u8* bytes = stored ? work.words(W) : (const u8*)shared->block;
+  const u8* coded = (const u8*)(change.kind == kDense ? ((DenseShared*)memory)->block : shared->block);
+  const u8* bytes = stored ? work.words(W) : coded;
   if (nbytes) hash_sums(bytes, nbytes, kWritingWarps, sums);
   __syncthreads();
   if (!stored && t >= 64) return;  // two warps do the rest
@@ -67,5 +72,5 @@ GLOBAL void BOUNDS(kWriters, 4) write_steps(const NewFrame* __restrict__ frames,
   if (t == 0) work.write_entry(stored);
   if (stored) return copy_stored(&work, bytes, nbytes, size);
 #pragma unroll 1
-  for (u32 i = t; i < nbytes / 16; i += 64) ((uint4*)work.at())[i] = ((const uint4*)shared->block)[i];
+  for (u32 i = t; i < nbytes / 16; i += 64) ((uint4*)work.at())[i] = ((const uint4*)coded)[i];
 }
