@@ -39,7 +39,7 @@ CLAIMS: dict[str, list[str]] = {
     ],
     "job/docs/limits.md": [
         f"By the stacks of py-spy alone, the right ranks were named in {stacks.share('rank_right')} runs",
-        f"In {stacks.share('holds')} they were in a side",
+        f"In {stacks.share('holds')} they were in a side, or among several; "
         f"in {stacks.share('misnamed')} others only were named",
         f"{RIGHT} of {RUNS} runs were right: {faults.share('lost')} with a lost process, {faults.share('hang')} with "
         f"a hang, {faults.share('slow')} with a slow rank or link, and {faults.share('none')} with nothing wrong",

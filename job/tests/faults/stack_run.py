@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from benchmarks.environment import ROOT
 from tensorwire_job.service.dumped_stacks import findings_of, read_places
 
 from . import program_run
@@ -72,5 +73,6 @@ def _dump(pid: int) -> str:
     """As the page on a job without the probe has it; "" of a rank that py-spy cannot read."""
     command = ["py-spy", "dump", "--full-filenames", "--pid", str(pid)]
     with suppress(subprocess.TimeoutExpired):
-        return subprocess.run(command, capture_output=True, text=True, timeout=_DUMP_SECONDS, check=False).stdout
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_DUMP_SECONDS, check=False)
+        return done.stdout.replace(f"{ROOT}/", "")  # results name no folder of a machine
     return ""

@@ -64,7 +64,7 @@ def _operation(tree: ast.Module, line: int) -> str | None:
 
 
 def _names_at(tree: ast.Module, line: int) -> Iterator[str]:
-    """Of the functions that are called at the line, or given to another one. A call stands where its name ends."""
+    """The functions that are called at the line, or given to another one. A call stands where its name ends."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and line in (node.lineno, node.func.end_lineno):
             given = [*node.args, *(keyword.value for keyword in node.keywords)]
