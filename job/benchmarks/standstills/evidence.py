@@ -194,7 +194,7 @@ def _way(act: Act) -> tuple[int, int]:
 
 
 def _id(group: int) -> str:
-    return f"{group + 1:016x}"
+    return f"{group + 1:08x}{group + 1:08x}"
 
 
 def _id_of_way(way: tuple[int, int]) -> str:

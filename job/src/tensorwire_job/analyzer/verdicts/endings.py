@@ -315,6 +315,9 @@ class _Ended:
         are_secondary = not certain and all(is_secondary(ranks[number]) for number in first)
         basis = Basis.STATE if is_first and not aborted and not are_secondary else Basis.COMPARISON
         sides = list[list[int]]()
+        if are_secondary and all(rank.setup == "in init" for rank in ranks.values()):
+            first, basis = [], Basis.REMAINDER
+            facts.append("all ranks were in init_process_group: the first that gave up is not to blame for that")
         if are_secondary and len(first) > 1 and not all_of:
             first, sides, basis = [], [[number] for number in first], Basis.REMAINDER
         victims = len(others) + len(waiting)
