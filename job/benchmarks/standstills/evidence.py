@@ -112,14 +112,12 @@ def _process(state: RankState, time: float, page: float) -> Process:
         life, letter = ("stopped", "T") if state.local == "stop" else ("running", "R" if runs else "S")
         return Process(life, letter, cpu_seconds=time if letter == "R" else 1.0, **signal)
     ago = time - end.time
-    by_signal = state.signal if end.kind == "interruption" else ""
-    reason = end.words or by_signal
-    if reason and end.kind != "crash":
+    if end.words and end.kind != "crash":
         return Process(
-            "exited", cpu_seconds=1.0, exit_reason=reason, gone_seconds=ago, exit_kind=end.kind, exit_seconds=ago,
+            "exited", cpu_seconds=1.0, exit_reason=end.words, gone_seconds=ago, exit_kind=end.kind, exit_seconds=ago,
             **signal,
         )  # fmt: skip
-    told = {"exit_reason": reason, "exit_kind": end.kind, "exit_seconds": ago} if reason else {}
+    told = {"exit_reason": end.words, "exit_kind": end.kind, "exit_seconds": ago} if end.words else {}
     return Process("lost", cpu_seconds=1.0, gone_seconds=time - end.heard, **told, **signal)
 
 
@@ -194,7 +192,7 @@ def _way(act: Act) -> tuple[int, int]:
 
 
 def _id(group: int) -> str:
-    return f"{group + 1:016x}"
+    return f"{group + 1:08x}{group + 1:08x}"
 
 
 def _id_of_way(way: tuple[int, int]) -> str:
@@ -220,7 +218,7 @@ def _history_read(state: RankState, page: float, acts: list[Act]) -> float | Non
     """When the rank read its history last, by the time of its page: once it stood still, or at its end."""
     end = state.end
     is_told = end is not None and end.time <= page and end.kind in ("failure", "interruption", "crash")
-    if is_told and end is not None and state.signal != "SIGHUP" and "SIGSEGV" not in end.words:
+    if is_told and end is not None and "SIGHUP" not in end.words and "SIGSEGV" not in end.words:
         return end.time
     moves = [act.entered for act in acts[-1:]] + [act.done for act in acts if act.done is not None and act.done <= page]
     still = max(moves, default=0.0)

@@ -71,6 +71,7 @@ class Player:
         self._slowness = slowness
         self.ranks = [RankState() for _ in program.calls]
         self.now = 0.0
+        self.has_caught = False  # ranks have caught a signal
         self._gone: set[int] = set()
         self._stopped: set[int] = set()
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -130,7 +131,7 @@ class Player:
         if state.local == "stop":
             return
         if name != "SIGINT":
-            self.end(rank, "", "interruption", of_others=of_others)
+            self.end(rank, name, "interruption", of_others=of_others)
         elif state.local == "spin" or (state.waits_for is not None and state.waits_for.call.name != "lock"):
             state.is_pending = True
         else:

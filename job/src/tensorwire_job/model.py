@@ -65,9 +65,12 @@ class Call:
 
     group: str  # ProcessGroup.id; of a message that of its pair
     operation: Operation  # send and recv: numbered for themselves; recv from any source: root -1
-    line: int = 0  # 32-bit hash of the line of the script that called it; 0 unknown
+    line: int = 0  # 32-bit hash of the line of the script that called it, 0 unknown; and IN_THREAD where that is so
     counts: tuple[int, ...] = ()  # all_to_all: elements for each member, then from each, in the group's order
 
+
+IN_THREAD: Final = 1 << 32
+"""The bit of a line that says that another thread of Python's than the main one made the call."""
 
 MAX_CALLS: Final = 96
 """The most calls of a history."""
@@ -103,7 +106,7 @@ def group_title(name: str) -> str:
 class ProcessGroup:
     """One rank's view of one process group."""
 
-    id: str  # the same on all its ranks, and on no other process group of the job
+    id: str  # 16 digits, the same on all its ranks, and on no other group of the job; 8 are those of torch's name of it
     name: str  # torch's description of the group, "default_pg"
     size: int  # ranks in the group
     enqueued: int  # operations that the rank has called so far

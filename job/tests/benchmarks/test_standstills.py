@@ -11,6 +11,7 @@ import pytest
 
 from job.benchmarks import standstills
 from job.benchmarks.standstills import chooser, faults, measure, page, programs, real, score, scripts, standstill
+from job.benchmarks.standstills.caught import catch
 from job.benchmarks.standstills.play import Player
 from job.benchmarks.standstills.programs import Call, Program
 from job.benchmarks.standstills.replay import explanations
@@ -195,6 +196,42 @@ def test_nothing_but_the_score_knows_the_analyzer():
         if path.name == "score.py":
             allowed |= {"tensorwire_job.analyzer", "tensorwire_job.analyzer.verdicts"}
         assert {name for name in names if name.startswith("tensorwire")} <= allowed, path.name
+
+
+# Signals that scripts catch.
+
+_STAND_STILL = [kind for kind in faults.KINDS if kind not in standstill.ENDS]
+
+
+def caught_and_not(seed, monkeypatch):
+    monkeypatch.setattr(standstill, "SHARE_OF_CAUGHT", 0.0)
+    one, other = standstill.make(seed, _STAND_STILL), standstill.make(seed, _STAND_STILL)
+    catch(other.player, random.Random(seed))
+    return one.player, other.player
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_signal_that_was_caught_changes_nothing_of_what_is_said(seed, monkeypatch):
+    """Live, once no launcher waits any more, and dead. Before an early end it may be the reason for that end."""
+    one, other = caught_and_not(seed, monkeypatch)
+    for _ in range(2):
+        said = score.judge(other)
+        assert said.claim == score.judge(one).claim or (not said.code and any(state.end for state in other.ranks))
+        score.end_all(one)
+        score.end_all(other)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_healthy_job_that_caught_signals_and_is_ended_later_has_no_finding(seed):
+    source = random.Random(seed)
+    player = Player(programs.make(seed), source, stays=True, slowness=300.0)
+    player.play()
+    catch(player, source, latest=player.now - 2.0)
+    name = source.choice(faults.SIGNALS)
+    for rank in range(len(player.ranks)):
+        player.after(source.uniform(0.0, 0.04), lambda rank=rank: player.signal(rank, name))
+    player.play()
+    assert not score.judge(player).code
 
 
 # The score.

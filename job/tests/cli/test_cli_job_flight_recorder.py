@@ -35,12 +35,12 @@ def entry(
 ) -> dict[str, Any]:
     """As torch writes it. A message has the number of messages of its group."""
     is_message = "send " in name or "recv " in name
-    frames = [
+    called_by = [
         {"name": name.rpartition(":")[2], "filename": "/venv/torch/distributed/distributed_c10d.py", "line": 3245},
-        {"name": "train", "filename": "/home/me/train.py", "line": line},
+        {"name": "train", "filename": "/code/train.py", "line": line},
     ]
     return {
-        "frames": frames,
+        "frames": called_by,  # Python frames
         "record_id": number,
         "pg_id": 0,
         "process_group": group,
@@ -98,8 +98,8 @@ def test_the_rank_that_has_not_entered_is_named(run: Run, tmp_path: Path) -> Non
     assert finding["summary"] == "rank 2 has not entered all_reduce #2 of default_pg; 3 ranks wait for it"
     code, out, _ = run("diagnose", "--flight-recorder", tmp_path)
     assert code == 3
-    assert "train (/home/me/train.py:6)" in out.partition("stack of rank 2:")[2]
-    assert "ranks 0-1, 3: in all_reduce #2 of default_pg, called by train (/home/me/train.py:6)" in out
+    assert "train (/code/train.py:6)" in out.partition("stack of rank 2:")[2]
+    assert "ranks 0-1, 3: in all_reduce #2 of default_pg, called by train (/code/train.py:6)" in out
     assert "rank 2: last called all_reduce #1 of default_pg, called by train" in out
     assert "medium confidence (TW-H1, not-entered hang)" in " ".join(out.split())
     assert "that the probe sees" not in out

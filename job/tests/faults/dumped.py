@@ -16,14 +16,14 @@ REQUEST, DUMPS, GROUPS = "dump", "dumps", "groups"
 """The file in TW_FAULTS_DIR that asks all ranks, and the folders there that they write to."""
 
 
-def dump_when_asked(folder: Path, rank: int, *, with_frames: bool = True) -> None:
+def dump_when_asked(folder: Path, rank: int, *, with_stacks: bool = True) -> None:
     """Have a thread write the dump as torchfrtrace reads it, and the ranks of its process groups as NCCL's dump has
     them. It comes to nothing in a process that cannot go on."""
 
     def dump() -> None:
         while not (folder / REQUEST).exists():
             time.sleep(0.1)
-        data = torch._C._distributed_c10d._dump_fr_trace(True, with_frames)  # type: ignore[attr-defined]
+        data = torch._C._distributed_c10d._dump_fr_trace(True, with_stacks)  # type: ignore[attr-defined]
         groups = {
             group.group_name: {"name": group.group_name, "desc": group.group_desc, "ranks": str(list(ranks))}
             for group, ranks in dist.distributed_c10d._world.pg_group_ranks.items()

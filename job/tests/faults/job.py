@@ -51,7 +51,7 @@ class Job:
         self.progress = os.open(folder / f"rank-{self.rank}.round", os.O_WRONLY | os.O_CREAT)
         dist.init_process_group("gloo", timeout=timedelta(seconds=float(os.environ.get("TW_FAULTS_TIMEOUT", "1800"))))
         if "TW_FAULTS_DUMPS" in os.environ:
-            dump_when_asked(folder, self.rank, with_frames=False)  # they take seconds
+            dump_when_asked(folder, self.rank, with_stacks=False)  # they take seconds
         world = range(dist.get_world_size())
         self.other_world = dist.new_group(list(world), group_desc="other_world")
         self.pairs = {

@@ -88,6 +88,7 @@ def test_what_kernels_encode(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = StandIn(seed=1)
     stand_in_for_a_gpu(monkeypatch, encoding, driver)
     shapes = [("BF16", 5000, 0.02), ("F16", 3000, 0.05), ("F8_E4M3", 5003, 0.02), ("BF16", 2000, 0.0)]
+    shapes += [("BF16", 6001, 0.4), ("F16", 5000, 1.0), ("F8_E5M2", 5003, 0.3)]
     pairs = [(dtype, *pair_of(dtype, n, share)[1:]) for dtype, n, share in shapes]
     tensors, bases = ([tensor_of(pair[side], pair[0]) for pair in pairs] for side in (2, 1))
     slots = [torch.zeros(2 * each.nbytes + 512, dtype=torch.uint8) for each in tensors]
@@ -198,7 +199,7 @@ def on_host(case: Case) -> bytes | None:
 
 @pytest.mark.parametrize(
     "seeds",
-    [range(20), *(pytest.param(range(k, k + 100), marks=pytest.mark.slow) for k in range(20, 1020, 100))],
+    [range(20), *(pytest.param(range(k, k + 100), marks=pytest.mark.slow) for k in range(20, 2720, 100))],
     ids=lambda seeds: f"{seeds.start}-{seeds.stop}",
 )
 def test_damaged_strings(seeds: range) -> None:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import words
 from ..columns import RankColumns
 from ..model import Confidence
 from .verdicts.unlike_types import UnlikeTypes
 from .view.exit_reasons import LEFT, has_failed, is_secondary
 from .view.histories import CallHistories
 from .view.signals import SAME_SECONDS
+from .view.stacks import sides_of
 from .view.work import Work
 
 if TYPE_CHECKING:
@@ -152,11 +154,17 @@ class Memory:
         finding = verdict.finding
         wanted = dict.fromkeys((*finding.suspects, *verdict.stacks_of))
         stacks = {number: self.stacks[number] for number in wanted if number in self.stacks}
+        sides, evidence = finding.sides, list(finding.evidence)
+        if verdict.witnesses and not finding.suspects and not sides and stacks.keys() == wanted.keys():
+            sides = sides_of(stacks)
+            if sides:
+                evidence.append(f"by their stacks, {' and '.join(map(words.ranks, sides))} stand at different places")
         return replace(
             finding,
             stacks=stacks,
+            sides=sides,
             suspects=list(finding.suspects),
-            evidence=list(finding.evidence),
+            evidence=evidence,
             ended=[number for number in finding.suspects if number in self.dead],
             circle=list(finding.circle),
         )

@@ -8,6 +8,7 @@ once the rank stands still, or is to end. What the recorder does not have passes
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tensorwire._ground.copies import not_copied
 
-from ..model import MAX_CALLS, Call, Operation
+from ..model import IN_THREAD, MAX_CALLS, Call, Operation
 from ..page import call_file, native
 from ..page.recorder_entries import operation_info
-from .flight_recorder import TORCH_FUNCTIONS
 from .lines import is_torch, line_hash
+from .process_groups import TORCH_FUNCTIONS
 
 if TYPE_CHECKING:
     from .arguments import Arguments
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 STILL_SECONDS: Final = 1.5  # a rank that makes and completes nothing for so long stands still
 SHARE: Final = 0.002  # of the time that reading may take
 _ALL_TO_ALL: Final = ("all_to_all", "all_to_all_single")
+
+
+def _other_threads() -> set[str]:
+    """Those that Python started, as the recorder names them: what torch's own threads call has its place in the main
+    thread's order."""
+    others = (each for each in threading.enumerate() if not isinstance(each, threading._DummyThread))
+    return {str(each.ident) for each in others if each is not threading.main_thread()}
 
 
 class Calls:
@@ -116,6 +124,7 @@ class Calls:
         root = -1 if info.root == native.NO_ROOT else info.root
         operation = Operation(info.sequence, name, native.DTYPES[info.dtype], info.numel, root, info.signature)
         lines = ((at["filename"], at["name"], at["line"]) for at in stack)
-        return Call(
-            f"{group.id:016x}", operation, next((line_hash(*at) for at in lines if not is_torch(at[0])), 0), counts
-        )
+        line = next((line_hash(*at) for at in lines if not is_torch(at[0])), 0)
+        if str(entry.get("thread_id", "")) in _other_threads():
+            line |= IN_THREAD
+        return Call(f"{group.id:016x}", operation, line, counts)

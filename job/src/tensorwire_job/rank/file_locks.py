@@ -16,6 +16,8 @@ from itertools import islice
 from types import FrameType
 from typing import Final
 
+from ..page.process import read_stat
+
 _MAX_NBYTES: Final = 1 << 20  # of /proc/locks
 _MAX_PID: Final = 1 << 22  # the kernel's limit
 _MAX_HOLDERS, _MAX_FILES = 64, 1024
@@ -50,7 +52,8 @@ def waited_for(stack: Iterable[FrameType]) -> str:
 def is_left_by_death(activity: str) -> bool:
     """Whether the process that held the lock of this activity has ended, which has given the lock to the next."""
     pid = activity.removeprefix("file lock (pid ").removesuffix(")")
-    return pid.isdigit() and not os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - for each look
+    stat = read_stat(int(pid)) if pid.isdigit() else None
+    return pid.isdigit() and (stat is None or not stat.is_alive)
 
 
 def _told(holder: int) -> str:

@@ -23,6 +23,7 @@ from tensorwire._ground.copies import not_copied
 from ..model import Thresholds
 from ..page import native
 from ..page.recorder_entries import MADE_OF_ALL_REDUCE, operation_info
+from .process_groups import TORCH_FUNCTIONS
 
 if TYPE_CHECKING:
     from .process_groups import BackendGroup, BackendGroups
@@ -36,8 +37,6 @@ _MIN_RATES = 10
 _MAX_RATES = 300
 _SLOW = Thresholds().slow_factor  # times that the analyzer calls slow are no good times
 _LASTING = 6  # slow rates for so many times the good times that are remembered, half an hour at most, are normal now
-
-TORCH_FUNCTIONS = "distributed_c10d.py"
 
 
 @dataclass(slots=True)

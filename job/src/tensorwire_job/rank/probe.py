@@ -130,7 +130,7 @@ class _Probe:
 
     def set_exit_reason(self, text: str, kind: int) -> None:
         if self._handle is not None and self.pid == os.getpid():
-            _native().exit_reason(self._handle, kind, _cut(text.encode("utf-8", "replace")))
+            _native().exit_reason(self._handle, kind, _cut(text))
 
     def show_phase(self, text: str) -> None:
         if self._handle is not None:
@@ -241,8 +241,8 @@ class _Probe:
         is_busy = self._sampler is not None and self._sampler.has_completed_some()
         if is_busy:
             _native().outlive_signal(self._handle, _OUTLIVED_NS)
-        if not is_busy and self._num_kept < _KEPT_LOOKS and is_left_by_death(self._activity):
-            self._num_kept += 1  # the job may be ending: its pages tell what the ranks waited for
+        if self._num_kept < _KEPT_LOOKS and is_left_by_death(self._activity):
+            self._num_kept += 1  # the job may be ending, in operations that fail: the page tells what it waited for
             return
         self._num_kept, activity = 0, "" if is_busy else main_activity()
         if activity != self._activity:
@@ -372,10 +372,13 @@ def _has_inductor() -> bool:
     return module is not None and not getattr(module.__spec__, "_initializing", False)
 
 
-def _cut(text: bytes) -> bytes:
+def _cut(text: str) -> bytes:
     """An exit reason as far as it fits into the page, with dots for the rest."""
+    from ..words import shortened
+
     room = _native().Header.exit_reason.size - 1
-    return text if len(text) <= room else text[: room - 3].decode("utf-8", "ignore").encode() + b"..."
+    code = shortened(text, room).encode("utf-8", "replace")
+    return code if len(code) <= room else code[: room - 3].decode("utf-8", "ignore").encode() + b"..."
 
 
 def _native() -> ModuleType:

@@ -22,7 +22,7 @@ from .recorder_pickle import read_pickle
 
 _MAX_NBYTES: Final = 1 << 25  # of a file
 _MAX_ENTRIES: Final = 1 << 17
-_MAX_FRAMES: Final = 64
+_MAX_FUNCTIONS: Final = 64
 _MAX_DIMENSIONS: Final = 1 << 16  # of all tensors of an operation
 _MAX_TEXT: Final = 512  # characters of a name or path
 _MAX_NUMBER: Final = 1 << 62
@@ -34,7 +34,7 @@ _DISTRIBUTED: Final = "distributed_c10d.py"
 _COALESCED: Final = "coalesced"
 
 
-class Frame(NamedTuple):
+class Function(NamedTuple):
     name: str
     path: str
     line: int
@@ -57,7 +57,7 @@ class Entry:
         operation: of a message with the peer's rank within the group as its root; otherwise without a root.
         is_open: whether it is not known to be complete.
         seconds: between the call and the dump.
-        frames: the innermost first.
+        functions: the innermost first.
     """
 
     group: str
@@ -65,12 +65,12 @@ class Entry:
     operation: Operation
     is_open: bool
     seconds: float
-    frames: tuple[Frame, ...]
+    functions: tuple[Function, ...]
 
     @property
-    def line(self) -> Frame | None:
+    def line(self) -> Function | None:
         """The innermost function that is not torch's."""
-        return next((frame for frame in self.frames if not frame.is_torch), None)
+        return next((function for function in self.functions if not function.is_torch), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def _dump(found: Any, written: float) -> Dump:
 
 
 def _ranks(text: Any) -> tuple[int, ...]:
-    """Of a list that torch has printed."""
+    """The ranks in a list that torch has printed."""
     ranks = tuple(int(each) for each in _RANK.findall(text)[: MAX_RANKS + 1])
     if max(ranks, default=0) >= MAX_RANKS:
         raise ValueError
@@ -145,23 +145,23 @@ def _coalesced(rows: list[Any]) -> dict[tuple[str, int, int], Any]:
 
 def _entry(row: Any, end: Any, written: float) -> Entry:
     group, description = map(_name, row["process_group"])
-    frames = tuple(
-        Frame(_name(each["name"]), _name(each["filename"]), _number(each["line"]))
-        for each in (row.get("frames") or ())[:_MAX_FRAMES]
+    functions = tuple(
+        Function(_name(each["name"]), _name(each["filename"]), _number(each["line"]))
+        for each in (row.get("frames") or ())[:_MAX_FUNCTIONS]  # Python frames
     )
     is_open = not end["retired"] and end["state"] != "completed"
     seconds = max(written - _number(row["time_created_ns"]) / 1e9, 0.0)
     if is_open and row.get("timeout_ms"):  # a copy of the file may be younger
         seconds = min(seconds, _number(row["timeout_ms"]) / 1e3)
-    return Entry(group, shown_name(group, description), _operation(row, frames), is_open, seconds, frames)
+    return Entry(group, shown_name(group, description), _operation(row, functions), is_open, seconds, functions)
 
 
-def _operation(row: Any, frames: tuple[Frame, ...]) -> Operation:
+def _operation(row: Any, functions: tuple[Function, ...]) -> Operation:
     message = _MESSAGE.fullmatch(row["profiling_name"].partition(":")[2])
     if message:
         return Operation(_number(row["p2p_seq_id"]), message[1], root=int(message[3]))
     _check(row["input_sizes"])
-    called_by = next((frame.name for frame in frames if frame.path.endswith(_DISTRIBUTED)), "")
+    called_by = next((function.name for function in functions if function.path.endswith(_DISTRIBUTED)), "")
     info = operation_info(row, function=called_by)
     return Operation(
         _number(info.sequence), native.OPERATIONS[info.operation], native.DTYPES[info.dtype], info.numel,

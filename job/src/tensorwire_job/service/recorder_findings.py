@@ -55,8 +55,8 @@ def _described(dump: Dump) -> Entry | None:
 
 def _last_call(dump: Dump) -> str:
     entry = _described(dump)
-    frames = entry.frames if entry else ()
-    return "\n".join([f"{place_of(dump)}; this call was made by:", *(f"    {frame}" for frame in frames)])
+    functions = entry.functions if entry else ()
+    return "\n".join([f"{place_of(dump)}; this call was made by:", *(f"    {function}" for function in functions)])
 
 
 def _doubted(finding: Finding, dumps: Mapping[int, Dump], thresholds: Thresholds) -> Finding:
@@ -124,7 +124,7 @@ class _Members:
         return f"{group}|{','.join(map(str, self.of(rank, group)))}"
 
     def size(self, rank: int, group: str) -> int:
-        """Of a group whose members are not known, one has never called anything unless an operation is complete."""
+        """Where its members are not known, one more has yet to call anything, unless an operation is complete."""
         return len(self.of(rank, group)) or len(self._seen[group]) + (not self.completed(rank, group))
 
     def completed(self, rank: int, group: str) -> int:

@@ -64,7 +64,7 @@ class _DumpReader(PickleStack):
             return struct.unpack(">d", argument)[0]
         if code in (_EMPTY_LIST, _EMPTY_DICT):
             return [] if code == _EMPTY_LIST else {}
-        return self._filled(code, taken[0], taken[1:]) if taken else None  # PROTO and FRAME say nothing
+        return self._filled(code, taken[0], taken[1:]) if taken else None  # of opcodes that say nothing
 
     def _filled(self, code: int, container: Any, values: list[Any]) -> Any:
         if code in _APPENDS and isinstance(container, list):

@@ -18,6 +18,7 @@ from ..view.out_of_step import out_of_step
 from ..view.waits import FOR_KEY, FOR_LOCK, IN_INIT, Wait, holder_of_lock, most_prominent
 from .hang_inside import all_entered
 from .unlike_calls import inconsistent, parted, unlike_calls
+from .unlike_groups import unlike_groups
 
 if TYPE_CHECKING:
     from ...model import Code
@@ -44,7 +45,7 @@ class Part:
 
     def verdict(self) -> Verdict:
         explanation = explain(self.states.graph, self.part)
-        verdict = self._verdict(explanation)
+        verdict = unlike_groups(self.job, self.waits) or self._verdict(explanation)
         verdict.finding.circle = self.states.links(explanation.circle)
         return verdict
 

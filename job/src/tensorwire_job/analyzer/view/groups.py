@@ -67,6 +67,11 @@ class Group:
     def numbers(self) -> Ints:
         return np.append(self._columns.row_numbers[self._rows], self._newcomers)
 
+    @property
+    def holders(self) -> set[int]:
+        """The ranks that know of the group."""
+        return set(self._columns.row_numbers[self._rows].tolist())
+
     @cached_property
     def members(self) -> dict[int, int]:
         """The ranks, each with its place in the columns."""

@@ -122,7 +122,7 @@ class Job:
         has it. Ranks of several containers may have the same."""
         pid, node = holder_of_lock(self.ranks[number].activity), self.ranks[number].node
         own = self.columns.numbers[self.columns.places.pids == (pid or -1)].tolist()
-        parents = [n for n in self.columns.with_workers if pid in (each.pid for each in self.ranks[n].process.workers)]
+        parents = [n for n in self.columns.with_workers if pid in [each.pid for each in self.ranks[n].process.workers]]
         return sorted(other for other in {*own, *parents} if self.ranks[other].node == node)
 
     def doing(self, rank: Rank, seconds: float | None = None) -> str:

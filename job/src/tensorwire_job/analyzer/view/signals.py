@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from .exit_reasons import said
 
 if TYPE_CHECKING:
     from ...model import Rank
@@ -28,6 +28,8 @@ def goes_on(job: Job, asked: dict[int, float], end: float = 0.0) -> bool:
     """Whether a rank has entered an operation after the signal that it got so long ago, or any has completed one a poll
     after the first signal, before the first end: who waits does not react."""
     columns, rows = job.columns, job.columns.rows
+    if not asked:
+        return False
     own = np.zeros(len(columns))
     own[[columns.place_of[number] for number in asked]] = list(asked.values())
     entered = (rows.open_seconds >= end) & (rows.open_seconds < own[rows.places] - _MOMENT)
@@ -35,18 +37,25 @@ def goes_on(job: Job, asked: dict[int, float], end: float = 0.0) -> bool:
     return bool((entered | completed).any())
 
 
-def not_outlived(job: Job, failed: dict[int, Rank], end: float) -> dict[int, float]:
-    """How long ago the ranks were asked by a signal of which they may have ended, or may yet end. `end` is the age of
-    the first end; a rank that a second signal ended had outlived its first one."""
-    asked = {number: age or said(job.ranks[number]) for number, age in job.columns.signals.items()}
-    outlived = {number for number, age in asked.items() if _outlived(failed.get(number), age, end)}
-    latest = TOGETHER if outlived else _GRACE
-    return {number: age for number, age in asked.items() if age - end <= latest and number not in outlived}
+def without_outlived(job: Job, dead: dict[int, Rank], end: float) -> Job:
+    """The job with those signals alone of which ranks may have ended, or may yet end. `end` is the age of the first
+    end; a rank that a second signal ended had outlived its first one."""
+    signals = job.columns.signals
+    outlived = {number for number, age in signals.items() if number in dead and _is_outlived(dead[number], age, end)}
+    latest = end + (TOGETHER if outlived else _GRACE)
+    return without(job, outlived | {number for number, age in signals.items() if age > latest})
 
 
-def _outlived(rank: Rank | None, age: float, end: float) -> bool:
-    if rank is None or rank.process.exit_kind != "interruption" or rank.process.exit_seconds is None:
+def without(job: Job, numbers: Collection[int]) -> Job:
+    """The job, as if these ranks had got no signal."""
+    return replace(job, ranks=job.columns.without_signals(numbers)) if numbers else job
+
+
+def _is_outlived(rank: Rank, age: float, end: float) -> bool:
+    ended = rank.process.exit_seconds
+    if rank.process.exit_kind != "interruption" or ended is None:
         return False
-    is_another = age - rank.process.exit_seconds > TOGETHER > end - rank.process.exit_seconds
     idle = (group.idle_seconds for group in rank.process_groups)
-    return is_another or any(ago is not None and end <= ago < age - SAME_SECONDS for ago in idle)
+    return age - ended > TOGETHER > end - ended or any(
+        ago is not None and end <= ago < age - SAME_SECONDS for ago in idle
+    )

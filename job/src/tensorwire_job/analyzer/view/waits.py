@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 FOR_ANY = "recv from any source"
 FOR_KEY = "Store.wait"
 IN_INIT = "init_process_group"
-UNCOUNTED = ("new_group", "monitored_barrier", FOR_ANY, FOR_KEY)
+NEW_GROUP = "new_group"
+UNCOUNTED = (NEW_GROUP, "monitored_barrier", FOR_ANY, FOR_KEY)
 """Activities in which a rank waits for others, and which no group counts."""
 FOR_LOCK = "file lock"
 _HELD = re.compile(rf"{FOR_LOCK} \(pid (\d{{1,7}})\)")
