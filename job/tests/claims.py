@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from job.tests.support import standstill_figures
-from job.tests.support.figures import faults, probe, variants
+from job.tests.support.figures import faults, probe, stacks, variants
 
 RIGHT, RUNS = faults.count()
 _MENDED = ("unseen", "second", "third")
@@ -38,6 +38,9 @@ CLAIMS: dict[str, list[str]] = {
         f"{variants.high_confidence(('fifth', 'first'))} in a fifth",
     ],
     "job/docs/limits.md": [
+        f"By the stacks of py-spy alone, the right ranks were named in {stacks.share('rank_right')} runs",
+        f"In {stacks.share('holds')} they were in a side, or among several; "
+        f"in {stacks.share('misnamed')} others only were named",
         f"{RIGHT} of {RUNS} runs were right: {faults.share('lost')} with a lost process, {faults.share('hang')} with "
         f"a hang, {faults.share('slow')} with a slow rank or link, and {faults.share('none')} with nothing wrong",
         *variants.table(),

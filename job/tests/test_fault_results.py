@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks import environment
-from job.tests.faults import matrix_page, programs, together, variant_page
+from job.tests.faults import matrix_page, programs, stacks_page, together, variant_page
 from job.tests.faults.cases import BY_NAME, CASES, GROUPS, Case
 from job.tests.faults.results import FIRST, MENDED, Results
 from job.tests.faults.turns import take, turns
@@ -101,7 +101,7 @@ def test_a_confidence_is_right_where_all_of_its_verdicts_are() -> None:
     assert matrix_page.count(rows) == {"high": [2, 2], "medium": [0, 0], "low": [1, 2]}
 
 
-@pytest.mark.parametrize("page", [matrix_page, variant_page], ids=["matrix", "variants"])
+@pytest.mark.parametrize("page", [matrix_page, variant_page, stacks_page], ids=["matrix", "variants", "stacks"])
 def test_the_page_is_that_of_the_results(page: Any) -> None:
     known = json.loads(page.JSON.read_text())
     assert page.JSON.with_suffix(".md").read_text() == Results(page.JSON, known["environment"], page.page).page()

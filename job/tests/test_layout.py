@@ -122,7 +122,7 @@ FOLDERS = {
         "service": {"controller", "journal", "merge", "time_share"},
         "metrics": {"service"},
         "diagnose": {"follow", "job_directory", "recording", "service"},
-        "dumped_stacks": {"rank_files"},
+        "dumped_stacks": {"rank_files", "source_lines"},
         "recorder_dumps": {"rank_files", "recorder_pickle"},
         "recorder_findings": {"recorder_dumps"},
     },

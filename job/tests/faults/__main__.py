@@ -11,11 +11,12 @@ from typing import Any
 
 from benchmarks.environment import describe, load
 
-from . import matrix_page, variant_page
+from . import matrix_page, stacks_page, variant_page
 from .cases import BY_NAME, CASES, GATES, GROUPS, MATRIX, Case
 from .needs import missing
 from .results import MENDED, STAGES, Results
 from .run import Stage
+from .stack_run import SECONDS, StackStage, stack_cases
 from .training_job import WORLD
 from .turns import recording, show, take, turns
 from .watch import THRESHOLDS
@@ -50,33 +51,45 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a .json file; the page is written beside it")
     parser.add_argument("--record", type=Path, metavar="DIR", help="run each once, and keep a recording there")
     parser.add_argument("--rank", type=int, choices=WORLD, help="the faulty rank, of variants and with --record")
+    parser.add_argument(
+        "--stacks",
+        action="store_true",
+        help="run the variants that hang without the probe, each at one rank, and judge what py-spy shows of them",
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
     are_variants = bool(options.variants or options.variant)
+    if options.stacks and (options.variants or options.case or options.record or options.runs):
+        parser.error("--stacks goes with --variant, --rank, --jobs, --fresh and --output")
     if are_variants and options.case:
         parser.error("--case is about cases, not variants")
     names = options.variant or options.case
-    if names:
+    if options.stacks:
+        cases = [case for case in stack_cases() if not names or case.name in names]
+    elif names:
         cases = [BY_NAME[name] for name in names]
     elif are_variants:
         cases = [BY_NAME[name] for name in variants] if options.variants == "all" else sets[options.variants]
     else:
         cases = CASES
-    if options.rank is not None and (are_variants or options.record):
+    if options.rank is not None and (are_variants or options.record or options.stacks):
         cases = [_at(case, options.rank) for case in cases]
     if options.record is not None:
         record(cases, options.record)
         return
-    page = variant_page if are_variants else matrix_page
+    page = stacks_page if options.stacks else variant_page if are_variants else matrix_page
     output = options.output or page.JSON
+    facts = environment(are_variants)
+    if options.stacks:
+        facts["thresholds"] = f"none: stacks {SECONDS:g} s after the fault"
     try:
         forget = [case.name for case in cases] if options.fresh else []
-        stage = options.stage if are_variants else MENDED
-        results = Results(output, environment(are_variants), page.page, stage, forget)
+        stage = options.stage if page is variant_page else MENDED
+        results = Results(output, facts, page.page, stage, forget)
     except ValueError as error:
         parser.error(str(error))
-    num_runs = _NUM_RUNS if options.runs is None and not are_variants else options.runs
-    sys.exit(run(cases, results, num_runs, options.jobs))
+    num_runs = _NUM_RUNS if options.runs is None and page is matrix_page else options.runs
+    sys.exit(run(cases, results, num_runs, options.jobs, StackStage if options.stacks else Stage))
 
 
 def _at(case: Case, rank: int) -> Case:
@@ -91,14 +104,16 @@ def environment(are_variants: bool) -> dict[str, Any]:
     return facts | {"load": load(), "thresholds": ", ".join(f"{name} {value:g}" for name, value in gates.items())}
 
 
-def run(cases: list[Case], results: Results, num_runs: int | None, num_jobs: int) -> int | str:
+def run(
+    cases: list[Case], results: Results, num_runs: int | None, num_jobs: int, stage: type[Stage | StackStage]
+) -> int | str:
     """Take all turns that are due, so many at a time; gives the exit status, or why it is 1."""
     for case in cases:
         results.skipped.pop(case.name, None)
         if reason := missing(case.needs):
             results.skipped[case.name] = reason
     able = [case for case in cases if case.name not in results.skipped]
-    take(turns(able, results, num_runs), num_jobs, Stage, results)
+    take(turns(able, results, num_runs), num_jobs, stage, results)
     results.write()
     print(results.page())
     if any(results.is_wrong(case) for case in able):

@@ -60,7 +60,7 @@ def _of_the_living(job: ProgramJob, case: Case, record: Record | None) -> tuple[
 def _of_the_dead(job: ProgramJob, ending: Ending, record: Record | None) -> tuple[list[Poll], float]:
     """What `diagnose` says after the signal, by its own thresholds."""
     start = await_fault(job)
-    _sleep(start + ending.seconds - time.monotonic())
+    sleep(start + ending.seconds - time.monotonic())
     job.end_by(signal.Signals[ending.name], ending.gap)
     findings = _ask(job, ASKED, record)
     return [Poll(time.monotonic(), findings)], start
@@ -98,10 +98,10 @@ def await_fault(job: ProgramJob, watch: LocalWatch | None = None) -> float:
             raise RuntimeError("the fault did not come:\n" + "\n".join(filter(None, texts)))
         if watch is not None and watch.trouble:
             raise RuntimeError(watch.trouble)
-        _sleep(0.02)
+        sleep(0.02)
     return start
 
 
-def _sleep(seconds: float) -> None:
+def sleep(seconds: float) -> None:
     if interrupted.wait(max(0.0, seconds)):
         raise KeyboardInterrupt

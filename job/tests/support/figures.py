@@ -90,6 +90,19 @@ class Variants:
         return f"{sum(right for right, _ in told)} of {sum(number for _, number in told)}"
 
 
+class Stacks:
+    """The runs of `python -m job.tests.faults --stacks`."""
+
+    @cached_property
+    def _runs(self) -> list[dict[str, Any]]:
+        return list(_load("diagnosis-stacks.json")["runs"])
+
+    def share(self, key: str) -> str:
+        """In how many of the runs something holds ("rank_right", "misnamed", "holds")."""
+        return f"{sum(run[key] for run in self._runs)} of {len(self._runs)}"
+
+
 faults = Faults()
+stacks = Stacks()
 variants = Variants()
 probe: dict[str, Any] = _load("probe.json")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import takewhile
+from enum import Enum, auto
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +18,7 @@ from ..analyzer.view.confidence import Basis, confidence_of
 from ..analyzer.view.verdict import MAX_SUSPECTS
 from ..model import Finding
 from .rank_files import read_files
+from .source_lines import operation_at
 
 if TYPE_CHECKING:
     from ..model import Code
@@ -36,6 +39,22 @@ _DATA_WORKER: Final = "torch/utils/data/_utils/worker.py"  # a child of a rank, 
 _BACKWARD: Final = "backward"
 _ANY: Final = frozenset({"send", "recv", "send_object_list", "recv_object_list"})  # one peer is enough
 _LIBRARIES: Final = ("torch/", "<frozen ", "<string>")
+_PACKAGES: Final = ("site-packages/", "dist-packages/")
+_IMPORTLIB: Final = "<frozen importlib."
+_DDP: Final = "torch/nn/parallel/distributed.py"  # its constructor and forward pass call collectives in C++
+# The main thread waits for another one of its process there, by one of these modules.
+_JOINS: Final = ("threading", "queue", "selectors", "asyncio", "concurrent")
+_UNKNOWN: Final = "Work.wait"  # an operation whose kind is not known
+_SET_UP: Final = frozenset({"init_process_group", "_verify_params_across_processes"})
+
+
+class Standing(Enum):
+    """Whether a rank waits in an operation."""
+
+    WAITS = auto()
+    ELSEWHERE = auto()
+    UNCLEAR = auto()  # in C, where no source tells in what
+    IMPORTS = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +62,14 @@ class StackPlace:
     """Where a rank stands.
 
     Attributes:
-        call: the function of torch.distributed that it waits in, or the backward pass; "" if it waits in none.
+        standing: whether it waits in an operation.
+        call: the function of torch.distributed that it waits in, "Work.wait", or the backward pass; "" if in none.
         line: the innermost function that is the user's: "load (data.py:12)".
-        stack: its threads, as they were dumped.
+        stack: its threads, as they were dumped, without the frames of importlib.
         program: words of its command that say which program it runs, numbers left out; none if the dump lacks it.
     """
 
+    standing: Standing
     call: str
     line: str
     stack: str
@@ -57,6 +78,8 @@ class StackPlace:
     @property
     def text(self) -> str:
         """ "in all_reduce, called by train (train.py:6)"; "in load (data.py:12)"."""
+        if self.standing is Standing.IMPORTS:
+            return f"importing, in {self.line}"
         return f"in {self.call}, called by {self.line}" if self.call else f"in {self.line}"
 
 
@@ -76,13 +99,32 @@ class _Function:
     def is_user(self) -> bool:
         """Neither torch's nor Python's own. py-spy shortens paths to what an import would find."""
         path = self.path
+        return not (path.startswith(_LIBRARIES) or "/torch/" in path or "/lib/python3" in path or self.python_module)
+
+    @property
+    def python_module(self) -> str:
+        """The module or package of Python's own library that it is of; "" of others."""
+        path = self.path
+        if "/lib/python3" in path and not any(packages in path for packages in _PACKAGES):
+            path = path.rpartition("/lib/python3")[2].partition("/")[2]
         top = path.partition("/")[0].removesuffix(".py")
-        return not (path.startswith(_LIBRARIES) or "/torch/" in path or "/lib/python3" in path) and (
-            top not in sys.stdlib_module_names
+        return top if top in sys.stdlib_module_names else ""
+
+    @property
+    def may_wait_in_c(self) -> bool:
+        """Whether it may have called `Work.wait()` or a collective of C++: none of Python, nor a layer of torch."""
+        is_torch = self.path.startswith("torch/") or "/torch/" in self.path
+        return (
+            not self.python_module
+            and not self.path.startswith("<")
+            and (not is_torch or bool(self.of_torch) or self.path.endswith(_DDP))
         )
 
     def __str__(self) -> str:
         return f"{self.name} ({self.path}:{self.line})"
+
+
+_Thread = tuple[str, list[_Function]]  # its first line, and its frames, the innermost first
 
 
 def read_places(directory: Path) -> tuple[dict[int, StackPlace], dict[str, str]]:
@@ -102,33 +144,52 @@ def findings_of(places: dict[int, StackPlace]) -> list[Finding]:
     """TW-H1 for ranks that others wait for, TW-H2 where ranks wait in different calls, both of low confidence.
 
     The graph is that of a job with the probe. Stacks tell neither process groups nor the numbers of operations, so all
-    ranks count as members of one group, and the same call as the same operation.
+    ranks count as members of one group, and the same call as the same operation. An operation of unknown kind may wait
+    for any other rank. Where it is not known whether a rank waits, it is no suspect, but a side. A rank that
+    imports modules while the others join, or make their models DDP's, is starting: nothing is wrong.
     """
+    standing: dict[Standing, list[int]] = defaultdict(list)
     calls: dict[str, list[int]] = defaultdict(list)
     for rank, place in places.items():
-        calls[place.call].append(rank)
-    elsewhere = set(calls.pop("", []))
+        standing[place.standing].append(rank)
+        if place.call:
+            calls[place.call].append(rank)
     needs: dict[int, list[Need]] = {}
     for call, inside in calls.items():
-        others = [rank for rank in places if places[rank].call != call]
-        if others:
+        if call == _UNKNOWN:
+            needs.update((rank, [Need([each for each in places if each != rank], is_any=True)]) for rank in inside)
+        elif others := [rank for rank in places if places[rank].call != call]:
             need = Need(others, is_any=call in _ANY)
             needs.update((rank, [need]) for rank in inside)
+    if not needs or len(places) < 2 or (standing[Standing.IMPORTS] and _SET_UP.issuperset(calls)):
+        return []
     found = explain(Graph(needs))
     ranks = [*(found.single or found.together or found.partly)]
-    named = [rank for rank in ranks if rank in elsewhere]
-    if not needs:
-        return []
+    away = {*standing[Standing.ELSEWHERE], *standing[Standing.IMPORTS]}
+    named = [rank for rank in ranks if rank in away]
+    unclear = standing[Standing.UNCLEAR]
+    waits = max(calls, key=lambda call: (call != _UNKNOWN, len(calls[call])))
     told = [f"{words.ranks(inside)} {words.verb(inside, 'waits', 'wait')} in {call}" for call, inside in calls.items()]
-    if named:
-        waits = max(calls, key=lambda call: len(calls[call]))
+    if named and not unclear:
+        # Half of the ranks do not hang of themselves, each alone: those that wait may be the ones that are wrong.
+        sides = [named, sorted(needs)] if len(named) > 1 and 2 * len(named) >= len(places) else []
+        entered = f"not entered {waits}" if waits != _UNKNOWN else "entered no operation"
         summary = (
-            f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {waits}; "
+            f"{words.ranks(named)} {words.verb(named, 'has', 'have')} {entered}; "
             f"{words.count(len(needs), 'rank')} {words.verb(needs, 'waits', 'wait')} for "
             f"{words.verb(named, 'it', 'them')}"
         )
         told += [f"rank {rank} is {places[rank].text}" for rank in named[:MAX_SUSPECTS]]
-        return [_finding("TW-H1", places, named, [], summary, told)]
+        return [_finding("TW-H1", places, [] if sides else named, sides, summary, told)]
+    if unclear:
+        sides = list(filter(None, [sorted(away), unclear, sorted(needs)]))
+        summary = (
+            f"{words.count(len(needs), 'rank')} {words.verb(needs, 'waits', 'wait')} in {waits}; it is not known "
+            f"whether {words.ranks(unclear)} {words.verb(unclear, 'waits', 'wait')} too"
+        )
+        told += [f"rank {rank} is {places[rank].text}" for rank in [*sorted(away), *unclear][:MAX_SUSPECTS]]
+        told.append("a line that waits is told by its source, which is not here or does not say it")
+        return [_finding("TW-H1", places, [], sides, summary, told)]
     sides = sorted(calls.values(), key=len, reverse=True)
     suspects = ranks if len(ranks) == 1 else []
     told = [f"{words.ranks(side)} {words.verb(side, 'is', 'are')} {places[side[0]].text}" for side in sides]
@@ -163,7 +224,7 @@ def _place(text: str) -> StackPlace | str:
     command = _COMMAND.search(text)
     program = _program(command["command"][:_MAX_LINE]) if command else frozenset()
     text = text[first.start() :].strip() if first else ""  # without the words about the process
-    threads: list[tuple[str, list[_Function]]] = []
+    threads: list[_Thread] = []
     for line in text.splitlines():
         if _THREAD.match(line):
             threads.append((line, []))
@@ -177,14 +238,52 @@ def _place(text: str) -> StackPlace | str:
         return "it is the launcher's"
     if any(path.endswith(_DATA_WORKER) for path in paths):
         return "it is a data loader's worker"
+    standing, call, functions = _standing(threads, _roots(command["command"] if command else ""))
+    # What a pool of threads calls may be a function of torch itself.
+    user = next((each for each in [*functions, *threads[0][1]] if each.is_user), functions[-1])
+    stack = "\n".join(line for line in text.splitlines() if _IMPORTLIB not in line)
+    return StackPlace(standing, call, str(user), stack[:_MAX_KEPT], program)
+
+
+def _standing(threads: list[_Thread], roots: tuple[str, ...]) -> tuple[Standing, str, list[_Function]]:
+    """Whether a rank waits in an operation, in which, and the stack of the thread that says so."""
     head, functions = threads[0]  # the main thread's
-    call = ""
+    if call := _waits_in(head, functions, roots):
+        return Standing.WAITS, call, functions
+    others = ((_waits_in(head, functions, roots), functions) for head, functions in threads[1:])
+    call, other = next(((call, functions) for call, functions in others if call), ("", functions))
     if "torch/autograd/" in functions[0].path:
         # Collectives of the backward pass are called by its threads; or by DDP, in C++, which no stack of Python's has.
-        functions = next((each for _, each in threads if _call(each)), functions)
-        call = _BACKWARD if "(idle)" in head else ""
-    user = next((function for function in functions if function.is_user), functions[-1])
-    return StackPlace(_call(functions) or call, str(user), text[:_MAX_KEPT], program)
+        call = call or (_BACKWARD if "(idle)" in head else "")
+        return Standing.WAITS if call else Standing.ELSEWHERE, call, other
+    if call and "(idle)" in head and functions[0].python_module in _JOINS:
+        return Standing.WAITS, call, other
+    imports = [index for index, function in enumerate(functions) if function.path.startswith(_IMPORTLIB)]
+    if imports:
+        return Standing.IMPORTS, "", functions[imports[-1] + 1 :] or functions
+    is_unclear = bool(call) or (_in_c(head, functions[0]) and _source_says(functions[0], roots) is None)
+    return Standing.UNCLEAR if is_unclear else Standing.ELSEWHERE, "", functions
+
+
+def _waits_in(head: str, functions: list[_Function], roots: tuple[str, ...]) -> str:
+    """The operation that a thread waits in; "" if it waits in none."""
+    found = _call(functions) or (_in_c(head, functions[0]) and _source_says(functions[0], roots)) or ""
+    return _UNKNOWN if found == "wait" else found
+
+
+def _in_c(head: str, innermost: _Function) -> bool:
+    """Whether a thread may be in a function of C++ that waits: one that has Python's lock is not."""
+    return "gil" not in head and innermost.may_wait_in_c
+
+
+def _source_says(function: _Function, roots: tuple[str, ...]) -> str | None:
+    return operation_at(function.path, int(function.line), function.name, roots)
+
+
+def _roots(command: str) -> tuple[str, ...]:
+    """Where shortened paths may lead from: this folder, and that of the command's script."""
+    scripts = (word for word in command[:_MAX_LINE].split()[1:] if word.endswith(".py"))
+    return (os.curdir, *(str(Path(script).parent) for script in islice(scripts, 1)))
 
 
 def _program(command: str) -> frozenset[str]:
