@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .acts import Act
 
-STRANGER = -1
+OUTSIDER = -1
 """A process that is no rank, and keeps what it has."""
 
 
@@ -25,8 +25,8 @@ class Locks:
         self._gone: set[int] = set()
 
     def seize(self, key: str) -> None:
-        """By a stranger, who comes before any rank."""
-        self._holders[key] = STRANGER
+        """By an outsider, who comes before any rank."""
+        self._holders[key] = OUTSIDER
 
     def take(self, act: Act, away: Collection[int]) -> Act | None:
         """Wait for a lock; the act that has it now, if one is given it.

@@ -9,7 +9,7 @@ What a rank waits for, and who can go on without whom, follows gloo's algorithms
   for the root alone, and the root for all.
 - Two operations of one group run at a time in each rank; the others wait for their turn.
 - A rank that is sent more than it expects is aborted. One that is sent less goes on.
-- A file lock has one holder. Those that wait for it get it in the order in which they came. It is given back by its
+- A file lock has one holder. It goes to the next in the order in which they came. It is given back by its
   holder, or with the end of that process.
 - A process that ends closes its connections. A rank that waits for data from it, or to it, fails.
 

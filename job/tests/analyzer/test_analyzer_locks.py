@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tensorwire_job.model import Observation, ProcessGroup
 
-_STRANGER = 4711
+_OUTSIDER = 4711
 
 
 def _pid(number: int) -> int:
@@ -98,11 +98,11 @@ def test_two_where_one_holds_the_lock_in_an_operation_are_sides() -> None:
     assert finding.confidence != "high"
 
 
-_TOLD = f"for a file lock that pid {_STRANGER} has, which is no rank in view"
+_TOLD = f"for a file lock that pid {_OUTSIDER} has, which is no rank in view"
 
 
 def test_a_lock_of_another_process_is_told() -> None:
-    finding = only(last(_locked({2: _STRANGER}, not_entering(2))))
+    finding = only(last(_locked({2: _OUTSIDER}, not_entering(2))))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [2], "medium")
     assert finding.summary == f"rank 2 waits {_TOLD}; 3 ranks wait for it"
     assert any("its main thread waits for a file lock (pid 4711) for " in fact for fact in finding.evidence)
@@ -115,14 +115,14 @@ def test_a_lock_of_which_the_holder_is_not_known() -> None:
 
 
 def test_a_lock_of_another_process_that_most_wait_for() -> None:
-    seen_at = _with_history(_locked(dict.fromkeys([0, 1, 2], _STRANGER), some_reduce([3])), {})
+    seen_at = _with_history(_locked(dict.fromkeys([0, 1, 2], _OUTSIDER), some_reduce([3])), {})
     finding = only(last(seen_at))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [0, 1, 2], "medium")
     assert finding.summary == f"ranks 0-2 wait {_TOLD}; 1 rank waits for them"
 
 
 def test_a_lock_of_another_process_that_all_wait_for() -> None:
-    finding = only(last(_locked(dict.fromkeys(range(WORLD), _STRANGER), some_reduce([]))))
+    finding = only(last(_locked(dict.fromkeys(range(WORLD), _OUTSIDER), some_reduce([]))))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-UNKNOWN", [], "low")
     assert finding.summary == f"ranks 0-3 wait {_TOLD}"
 
@@ -148,8 +148,8 @@ def test_what_was_entered_once_the_holder_had_ended_was_not_entered_before() -> 
 
 
 def test_a_lock_of_a_ranks_child_is_that_of_the_rank() -> None:
-    states = {1: {"workers": [Worker(_STRANGER, "python", "S")]}}
-    finding = only(last(_locked({2: _STRANGER}, some_reduce([0, 3]), states=states)))
+    states = {1: {"workers": [Worker(_OUTSIDER, "python", "S")]}}
+    finding = only(last(_locked({2: _OUTSIDER}, some_reduce([0, 3]), states=states)))
     assert (finding.code, finding.suspects) == ("TW-H1", [1])
 
 

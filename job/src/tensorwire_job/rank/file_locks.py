@@ -92,7 +92,7 @@ def _files(pid: int) -> Iterator[str]:
 
 
 def _listed() -> Iterator[tuple[bool, int]]:
-    """Of each line whether it is of one that waits for the lock before it, and the pid; 0 where there is none."""
+    """For each line whether its process waits for the lock before it, and the pid; 0 where there is none."""
     for line in _read("/proc/locks", _MAX_NBYTES).splitlines():
         _, *fields = line.split() or [b""]
         is_waiting = fields[:1] == [b"->"]
