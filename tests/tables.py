@@ -1,4 +1,4 @@
-"""Tables of figures in README and docs: ``python -m tests.tables`` writes their cells anew from benchmarks/results.
+"""Tables of figures in README and docs: ``python -m tests.tables`` writes their cells anew from the results.
 
 A table behind ``<!-- table NAME -->`` has the cells that the function NAME gives for each row, behind the row's label.
 A row that the page lacks is added at the end. The header, further cells and other rows are the page's own.
@@ -6,6 +6,7 @@ A row that the page lacks is added at the end. The header, further cells and oth
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     Rows = dict[str, str]
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "job" / "docs").glob("*.md")))
 MARKED = re.compile(r"(?<=<!-- table )(\S+) -->\n((?:\|.*\n)+)")
 DTYPES = {"BF16": BF16, "F16": F16, "F32": F32, "F32 that holds BF16 values": IN_F32}
 DTYPES |= {"F8_E4M3": F8[0], "F8_E5M2": F8[1]}
@@ -360,10 +361,16 @@ def models() -> Rows:
     return {name: form.format_map(row("device-h200", "models", what=what)) for name, what in names.items()}
 
 
+def dumps() -> Rows:
+    """What two readers tell of dumps of Flight Recorders, by reader."""
+    found = json.loads((ROOT / "job" / "benchmarks" / "results" / "diagnosis-dumps.json").read_text())
+    return {reader: " | ".join(map(str, told.values())) for reader, told in found["counts"].items()}
+
+
 LISTED: list[Callable[[], Rows]] = [tools, ratios, fast, missed, limited, in_memory, missed_inference, served, changes]
 LISTED += [near, far, applying, trainer, installed, dcp, training, tensors, remote, sync, traffic, rates, instructions]
 LISTED += [kv, kv_fp8, kv_speed, wires, pages]
-LISTED += [modelled, decoding, products, models]
+LISTED += [dumps, modelled, decoding, products, models]
 TABLES = {each.__name__: each for each in LISTED}
 
 

@@ -12,7 +12,7 @@ namespace tw::probe {
 
 constexpr uint64_t kPageMagic = 0x315f454741505754;     // "TWPAGE_1"
 constexpr uint64_t kControlMagic = 0x314c544e43505754;  // "TWPCNTL1"
-constexpr uint32_t kLayout = 2;
+constexpr uint32_t kLayout = 3;
 constexpr size_t kPageNbytes = 8192;
 constexpr size_t kNumSlots = 50;
 constexpr size_t kMaxDimensions = 3;
@@ -62,8 +62,8 @@ enum ExitKind : uint32_t {
   kNoExit,
   kEnd,           // the script ended, or called for the end of the process, with any status
   kFailure,       // an uncaught exception
-  kInterruption,  // Ctrl-C, or a signal that asks for the end; without a text the signal is the reason
-  kCrash,         // the signal in `crash`; to be believed once the process has gone, some recover from it
+  kInterruption,  // Ctrl-C, or a signal that asks for the end; without a text `exit_signal` is the reason
+  kCrash,         // `exit_signal`; to be believed once the process has gone, some recover from it
 };
 
 // Where a rank is with init_process_group.
@@ -139,9 +139,9 @@ struct Header {
   uint64_t activity_ns;   // so with `activity`
   uint64_t pulse_ns;      // when a thread last ran that needs none; 0: there is none
   uint32_t exit_kind;     // an ExitKind
-  uint32_t signal;        // SIGINT, SIGTERM or SIGHUP, whether the process ended of it or not; 0: none came
+  uint32_t signal;        // the first SIGINT, SIGTERM or SIGHUP, whether the process ended of it or not; 0: none came
   uint32_t setup;         // a Setup
-  uint32_t crash;         // SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL that came last; 0: none
+  uint32_t exit_signal;   // that ends the process: one of those, or else the last that tells of a crash; 0: none
   char exit_reason[256];  // texts are UTF-8, cut to their room, and end with a zero byte
   char phase[24];         // as the script declared it
   char activity[24];      // what the main thread has been in since no operation was completed, as far as it is known

@@ -50,12 +50,15 @@ void note_request(Header* header, int signal, bool ends) {
     __atomic_store_n(&header->signal_ns, now, __ATOMIC_RELAXED);
     __atomic_store_n(&header->signal, static_cast<uint32_t>(signal), __ATOMIC_RELEASE);
   }
-  if (ends) note_exit(header, kInterruption, now);
+  if (!ends) return;
+  __atomic_store_n(&header->exit_signal, static_cast<uint32_t>(signal), __ATOMIC_RELAXED);
+  note_exit(header, kInterruption, now);
 }
 
 // Gives whether the crash is the exit reason.
 bool note_crash(Header* header, int signal) {
-  __atomic_store_n(&header->crash, static_cast<uint32_t>(signal), __ATOMIC_RELAXED);
+  if (__atomic_load_n(&header->exit_kind, __ATOMIC_RELAXED) == kInterruption) return false;
+  __atomic_store_n(&header->exit_signal, static_cast<uint32_t>(signal), __ATOMIC_RELAXED);
   return note_exit(header, kCrash, tw_probe_now());
 }
 

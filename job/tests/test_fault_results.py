@@ -86,8 +86,8 @@ def test_runs_are_added_to_those_of_another_commit(tmp_path: Path) -> None:
     assert "- h1-sleep, fault at rank 1: nothing found" in page
     assert "- h1-sleep, fault at rank 2: no network" in page
     assert "- clock-step: no C compiler" in page
-    assert "| high | not measured | 2 of 2 |" in page
-    assert "| low | not measured | not measured |" in page
+    assert "| high | 2 of 2 |" in page
+    assert "| low | none |" in page
     assert matrix(path, forget=["h1-sleep"]).rows == []
 
 

@@ -37,6 +37,9 @@ TAKEN = {
     "tensorwire.errors.LimitExceededError",
     "tensorwire.errors.TensorwireError",
     "tensorwire.errors.UnsupportedVersionError",
+    "tensorwire.files.pickle_stack.OPCODES",
+    "tensorwire.files.pickle_stack.PickleStack",
+    "tensorwire.files.pickle_stack.index_of",
 }
 OF_COMMANDS = {
     "tensorwire.cli.completion",
@@ -65,12 +68,21 @@ FOLDERS = {
         "directory": {"control", "process", "rank_page"},
     },
     "rank": {
-        "activity": {"store_waits"},
+        "activity": {"file_locks", "store_waits"},
         "flight_recorder": {"process_groups"},
         "messages": {"flight_recorder", "lines", "process_groups"},
-        "calls": {"flight_recorder", "lines", "messages", "process_groups"},
-        "operation_timing": {"calls", "flight_recorder", "messages", "process_groups"},
-        "probe": {"activity", "calls", "flight_recorder", "messages", "operation_timing", "process_groups"},
+        "calls": {"arguments", "lines", "messages", "process_groups"},
+        "operation_timing": {"arguments", "flight_recorder", "messages", "process_groups"},
+        "probe": {
+            "activity",
+            "arguments",
+            "calls",
+            "file_locks",
+            "flight_recorder",
+            "messages",
+            "operation_timing",
+            "process_groups",
+        },
     },
     "protocol": {
         "calls": {"integers"},
@@ -91,6 +103,7 @@ FOLDERS = {
         "history": {"before", "rank_status", "stragglers"},
         "charts": {"history", "rank_status"},
         "codes": {"history"},
+        "next_command": {"history"},
     },
     "nccl": {"ras_findings": {"ras"}},
     "cli": {
@@ -109,6 +122,9 @@ FOLDERS = {
         "service": {"controller", "journal", "merge", "time_share"},
         "metrics": {"service"},
         "diagnose": {"follow", "job_directory", "recording", "service"},
+        "dumped_stacks": {"rank_files"},
+        "recorder_dumps": {"rank_files", "recorder_pickle"},
+        "recorder_findings": {"recorder_dumps"},
     },
     "": {
         "__main__": {"rank"},
@@ -117,7 +133,7 @@ FOLDERS = {
         "members": {"model"},
         "columns": {"model"},
         "page": {"model", "members"},
-        "rank": {"page", "model", "members"},
+        "rank": {"page", "model", "members", "words"},
         "protocol": {"model", "members", "columns"},
         "node": {"page", "protocol", "model"},
         "analyzer": {"model", "columns", "words", "numbered"},

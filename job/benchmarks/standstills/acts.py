@@ -19,6 +19,7 @@ class Act:
         tag: by which collectives of a group meet, from 1.
         done: when it was complete; None while it is open.
         lost: a rank that has ended and with which it exchanged data; -1 while there is none.
+        holder: of the file lock that it waits for, the process that has it, and since when. See locks.py.
     """
 
     rank: int
@@ -29,6 +30,8 @@ class Act:
     tag: int = 0
     done: float | None = None
     lost: int = -1
+    holder: int | None = None
+    held_since: float = 0.0
 
 
 @dataclass(slots=True)
@@ -48,7 +51,7 @@ class RankState:
     acts: list[Act] = field(default_factory=list)
     waits_for: Act | None = None
     waits_since: float = 0.0
-    local: str = ""  # "sleep", "stop", "loop": it does nothing that others need
+    local: str = ""  # "sleep", "stop", "loop", "spin" (with Python's lock held): it does nothing that others need
     local_since: float = 0.0
     signal: str = ""  # the first that it got
     signal_time: float = 0.0

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .programs import Call as ProgramCall
 
 _NODE = "node"
+_FIRST_PID = 1000
 _HEARTBEAT = 0.1
 _READ_AFTER = 2.0  # seconds of a standstill after which a rank reads its history
 _SHOWN_AFTER = 1.0  # seconds of a wait for a message after which the page shows it
@@ -50,23 +51,26 @@ def observe(player: Player, time: float, noise: Noise | None = None) -> Observat
 
 
 def _last_look(state: RankState, time: float) -> float:
-    """The time of the page: it stands still once the process has ended or is stopped."""
+    """The time of the page: it stands still once the process has ended or is stopped, or Python's lock is not free."""
     if state.end is not None:
         return min(time, state.end.heard)
-    return min(time, state.local_since) if state.local == "stop" else time
+    return min(time, state.local_since) if state.local in ("stop", "spin") else time
 
 
 def _rank(player: Player, number: int, state: RankState, time: float, page: float) -> Rank:
     acts = [act for act in state.acts if act.entered <= page]
     setup, since = _setup(acts, page)
     waits = state.waits_for if state.waits_for is not None and state.waits_since <= page else None
-    activity = _ACTIVITIES.get(waits.call.name, "") if waits is not None else ""
+    activity, active_since = _ACTIVITIES.get(waits.call.name, "") if waits is not None else "", state.waits_since
+    lock = _lock(player, acts, page) if not activity else None
+    if lock is not None and lock.holder is not None:
+        activity, active_since = f"file lock (pid {_FIRST_PID + lock.holder})", max(lock.entered, lock.held_since)
     read_at = _history_read(state, page, acts)
     return Rank(
         rank=number,
         world_size=player.program.world_size,
         node=_NODE,
-        pid=1000 + number,
+        pid=_FIRST_PID + number,
         generation=0,
         process=_process(state, time, page),
         process_groups=_groups(player, number, state, acts, time, page) if setup == "initialized" else [],
@@ -74,10 +78,21 @@ def _rank(player: Player, number: int, state: RankState, time: float, page: floa
         setup=setup,
         setup_seconds=time - since,
         activity=activity,
-        activity_seconds=time - state.waits_since if activity else None,
+        activity_seconds=time - active_since if activity else None,
         calls=[] if read_at is None else _history(player, state, [a for a in acts if a.entered <= read_at], page),
         calls_seconds=None if read_at is None else time - read_at,
     )
+
+
+def _lock(player: Player, acts: list[Act], page: float) -> Act | None:
+    """The file lock that a rank waits for, or that it got as its holder ended, and has completed nothing since."""
+    found = next((act for act in reversed(acts) if act.call.name == "lock"), None)
+    if found is None or found.holder is None or found.done is None or found.done > page:
+        return found
+    end = player.ranks[found.holder].end if found.holder >= 0 else None
+    later = [act for act in acts if act is not found and act.done is not None and found.done <= act.done <= page]
+    moved = any(act.call.is_collective or act.call.is_message for act in later)
+    return found if end is not None and end.time <= found.done and not moved else None
 
 
 def _setup(acts: list[Act], page: float) -> tuple[str, float]:
@@ -93,17 +108,16 @@ def _process(state: RankState, time: float, page: float) -> Process:
         signal = {}
     end = state.end
     if end is None:
-        life, letter = ("stopped", "T") if state.local == "stop" else ("running", "R" if state.local == "loop" else "S")
+        runs = state.local in ("loop", "spin")
+        life, letter = ("stopped", "T") if state.local == "stop" else ("running", "R" if runs else "S")
         return Process(life, letter, cpu_seconds=time if letter == "R" else 1.0, **signal)
     ago = time - end.time
-    by_signal = state.signal if end.kind == "interruption" else ""
-    reason = end.words or by_signal
-    if reason and end.kind != "crash":
+    if end.words and end.kind != "crash":
         return Process(
-            "exited", cpu_seconds=1.0, exit_reason=reason, gone_seconds=ago, exit_kind=end.kind, exit_seconds=ago,
+            "exited", cpu_seconds=1.0, exit_reason=end.words, gone_seconds=ago, exit_kind=end.kind, exit_seconds=ago,
             **signal,
         )  # fmt: skip
-    told = {"exit_reason": reason, "exit_kind": end.kind, "exit_seconds": ago} if reason else {}
+    told = {"exit_reason": end.words, "exit_kind": end.kind, "exit_seconds": ago} if end.words else {}
     return Process("lost", cpu_seconds=1.0, gone_seconds=time - end.heard, **told, **signal)
 
 
@@ -178,7 +192,7 @@ def _way(act: Act) -> tuple[int, int]:
 
 
 def _id(group: int) -> str:
-    return f"{group + 1:016x}"
+    return f"{group + 1:08x}{group + 1:08x}"
 
 
 def _id_of_way(way: tuple[int, int]) -> str:
@@ -204,7 +218,7 @@ def _history_read(state: RankState, page: float, acts: list[Act]) -> float | Non
     """When the rank read its history last, by the time of its page: once it stood still, or at its end."""
     end = state.end
     is_told = end is not None and end.time <= page and end.kind in ("failure", "interruption", "crash")
-    if is_told and end is not None and state.signal != "SIGHUP" and "SIGSEGV" not in end.words:
+    if is_told and end is not None and "SIGHUP" not in end.words and "SIGSEGV" not in end.words:
         return end.time
     moves = [act.entered for act in acts[-1:]] + [act.done for act in acts if act.done is not None and act.done <= page]
     still = max(moves, default=0.0)
@@ -220,7 +234,7 @@ def _call(act: Act, state: RankState, page: float) -> Call:
     call: ProgramCall = act.call
     is_paired = call.is_message and call.peer >= 0
     group = _id_of_way(_way(act)) if is_paired else _id(call.group)
-    operation = _operation(act, is_open=act is state.waits_for)
+    operation = _operation(act, is_open=True)  # kernels note roots
     return Call(group, operation, zlib.crc32(f"line {call.line}".encode()), call.counts)
 
 

@@ -14,7 +14,7 @@ from .programs import ROOTED, Call, Program
 
 KINDS = (
     "skip", "repeat", "swap", "another tensor", "another peer", "another operation", "wrong split", "stop", "sleep",
-    "die", "signal to one", "signal to some", "signal to all",
+    "die", "signal to one", "signal to some", "signal to all", "spin", "slipped into a lock", "lock held elsewhere",
 )  # fmt: skip
 WORDS = (
     "SIGKILL", "killed by SIGSEGV", "ValueError: expected a batch of 32, got 31", "exit 3", "exit 0",
@@ -46,9 +46,11 @@ def befall(program: Program, source: random.Random, kind: str) -> tuple[Program,
     """The program with a fault of this kind; None where it has no call that the fault can befall."""
     if kind == "signal to some" and program.world_size == 2:
         return None  # to one, or to all
+    if kind == "lock held elsewhere":
+        return _held_elsewhere(program, source)
     rank = source.randrange(program.world_size)
     calls = list(program.calls[rank])
-    if kind in ("stop", "sleep", "die") or kind.startswith("signal"):
+    if kind in ("stop", "sleep", "spin", "die") or kind.startswith("signal"):
         place = source.randrange(len(calls) + 1)
         added, culprits = _local(program, source, kind, rank)
         calls[place:place] = [added]
@@ -69,14 +71,28 @@ def befall(program: Program, source: random.Random, kind: str) -> tuple[Program,
     return None
 
 
+def _held_elsewhere(program: Program, source: random.Random) -> tuple[Program, Fault] | None:
+    """Another process takes a lock before the program begins. The ranks that need it are in the right, and yet the ones
+    to look at, unless all do."""
+    keys = {call.key: None for own in program.calls for call in own if call.name == "lock"}
+    if not keys:
+        return None
+    key = source.choice(list(keys))
+    needing = tuple(n for n, own in enumerate(program.calls) if any((c.name, c.key) == ("lock", key) for c in own))
+    culprits = needing if len(needing) < program.world_size else ()
+    place = "group" if culprits else "nobody"
+    fault = Fault("lock held elsewhere", culprits, place, f"{key} is held by another process")
+    return _with(program, needing[0], [Call("seize", key=key), *program.calls[needing[0]]]), fault
+
+
 def _with(program: Program, rank: int, calls: Sequence[Call]) -> Program:
     return replace(program, calls=(*program.calls[:rank], tuple(calls), *program.calls[rank + 1 :]))
 
 
 def _local(program: Program, source: random.Random, kind: str, rank: int) -> tuple[Call, tuple[int, ...]]:
     """The call that is added, and who is to blame."""
-    if kind in ("stop", "sleep"):
-        name = source.choice(("sleep", "loop")) if kind == "sleep" else "stop"
+    if kind in ("stop", "sleep", "spin"):
+        name = source.choice(("sleep", "loop")) if kind == "sleep" else kind
         return Call(name), (rank,)
     if kind == "die":
         return Call("die", key=source.choice(WORDS)), (rank,)
@@ -130,6 +146,15 @@ def _bare(call: Call) -> Call:
     return replace(call, line=0, handle=0, step=0, block=0)
 
 
+def _slipped_into_a_lock(program: Program, source: random.Random, rank: int, place: int) -> list[Call] | None:
+    """What came after a lock is done with the lock held."""
+    calls = list(program.calls[rank])
+    follows = next((i for i in range(place + 1, len(calls)) if calls[i].name not in ("lock", "unlock")), None)
+    if calls[place].name != "unlock" or follows is None or not calls[follows].is_collective or calls[follows].handle:
+        return None
+    return [*calls[:place], *calls[place + 1 : follows + 1], calls[place], *calls[follows + 1 :]]
+
+
 def _another_tensor(program: Program, source: random.Random, rank: int, place: int) -> list[Call] | None:
     call = program.calls[rank][place]
     if call.numel < 1 or call.name == "all_to_all":
@@ -177,5 +202,14 @@ def _put(program: Program, rank: int, place: int, call: Call) -> list[Call]:
 
 _CHANGES: dict[str, _Change] = {
     change.__name__[1:].replace("_", " "): change
-    for change in (_skip, _repeat, _swap, _another_tensor, _another_peer, _another_operation, _wrong_split)
+    for change in (
+        _skip,
+        _repeat,
+        _swap,
+        _another_tensor,
+        _another_peer,
+        _another_operation,
+        _wrong_split,
+        _slipped_into_a_lock,
+    )
 }

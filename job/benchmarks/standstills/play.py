@@ -9,6 +9,8 @@ What a rank waits for, and who can go on without whom, follows gloo's algorithms
   for the root alone, and the root for all.
 - Two operations of one group run at a time in each rank; the others wait for their turn.
 - A rank that is sent more than it expects is aborted. One that is sent less goes on.
+- A file lock has one holder. Those that wait for it get it in the order in which they came. It is given back by its
+  holder, or with the end of that process.
 - A process that ends closes its connections. A rank that waits for data from it, or to it, fails.
 
 Some ranks may be wildcards, which do all that the others need: replay.py asks what then would still stand.
@@ -18,12 +20,13 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from . import last_words
 from .acts import Act, End, RankState
 from .collectives import Meeting
+from .locks import Locks
 from .messages import Messages
 from .transfers import algorithm
 
@@ -51,6 +54,7 @@ class Player:
         stays: bool = False,
         has_launcher: bool = False,
         slowness: float = 1.0,
+        lock_order: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         """Args:
         wildcards: ranks that make no calls, and do all that the others need.
@@ -58,6 +62,7 @@ class Player:
         stays: the others live on at the end of their calls.
         has_launcher: once a process has failed, all others are ended.
         slowness: a factor of the time between calls.
+        lock_order: of file locks, the ranks in the order in which they have to have them.
         """
         self.program = program
         self.random = source
@@ -66,6 +71,7 @@ class Player:
         self._slowness = slowness
         self.ranks = [RankState() for _ in program.calls]
         self.now = 0.0
+        self.has_caught = False  # ranks have caught a signal
         self._gone: set[int] = set()
         self._stopped: set[int] = set()
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -77,6 +83,7 @@ class Player:
         self._later: dict[tuple[int, int], deque[Act]] = defaultdict(deque)
         self._handles: dict[tuple[int, int], Act] = {}
         self._keys: set[str] = set()
+        self.locks = Locks(lock_order or {})
         for rank in range(program.world_size):
             if rank not in self.wildcards:
                 self.after(self.random.uniform(0.0, 0.01), lambda rank=rank: self._step(rank))
@@ -99,7 +106,7 @@ class Player:
 
     def _add_wildcard(self, rank: int) -> None:
         self.wildcards.add(rank)
-        for act in self._messages.take(rank):
+        for act in (*self._messages.take(rank), *self.locks.leave(rank, self.now, self.wildcards)):
             self._finish(act)
         for meeting in list(self._meetings.values()):
             self._settle(meeting)
@@ -124,8 +131,8 @@ class Player:
         if state.local == "stop":
             return
         if name != "SIGINT":
-            self.end(rank, "", "interruption", of_others=of_others)
-        elif state.waits_for is not None:
+            self.end(rank, name, "interruption", of_others=of_others)
+        elif state.local == "spin" or (state.waits_for is not None and state.waits_for.call.name != "lock"):
             state.is_pending = True
         else:
             self.end(rank, "KeyboardInterrupt", "interruption", of_others=of_others)
@@ -147,11 +154,13 @@ class Player:
         state = self.ranks[rank]
         if not state.is_alive:
             return
-        heard = state.local_since if state.local == "stop" else self.now
+        heard = state.local_since if state.local in ("stop", "spin") else self.now
         state.end = End(self.now, words, kind, of_others, heard)
         state.local = ""
         self._gone.add(rank)
         self._take_out(rank)
+        for act in self.locks.leave(rank, self.now, self.wildcards | self._gone):
+            self._finish(act)
         for other in range(len(self.ranks)):
             self._notice(other)
         if self._has_launcher and words != "exit 0":
@@ -259,6 +268,15 @@ class Player:
                 self._meet(act)
         elif call.is_message:
             self._deliver(self._messages.post(act, self.wildcards))
+        elif call.name == "lock":
+            given = self.locks.take(act, self.wildcards | self._gone)
+            if given is not None:
+                self._finish(given)
+        elif call.name == "unlock":
+            given = self.locks.give_back(call.key, rank, self.now, self.wildcards | self._gone)
+            self._finish(act)
+            if given is not None:
+                self._finish(given)
         elif call.name == "store_set":
             self._keys.add(call.key)
             self._finish(act)
@@ -376,4 +394,17 @@ def _signals(player: Player, rank: int, state: RankState, call: Call) -> None:
     player._go_on(rank)
 
 
-_LOCAL = {"sleep": _sleep, "loop": _sleep, "stop": _sleep, "die": _die, "signals": _signals}
+def _seize(player: Player, rank: int, state: RankState, call: Call) -> None:
+    player.locks.seize(call.key)
+    player._go_on(rank)
+
+
+_LOCAL = {
+    "sleep": _sleep,
+    "loop": _sleep,
+    "spin": _sleep,
+    "stop": _sleep,
+    "seize": _seize,
+    "die": _die,
+    "signals": _signals,
+}

@@ -283,6 +283,24 @@ def _key(draft: _Draft) -> Block:
     return block
 
 
+def _lock(draft: _Draft) -> Block:
+    """Some ranks take a file lock in turn, and all meet after it at times."""
+    size, source = draft.world_size, draft.random
+    ranks = source.choice((range(size), [source.randrange(size)], sorted(source.sample(range(size), size - 1))))
+    lines, meets = [draft.line() for _ in range(3)], source.random() < 0.7
+    key = f"lock {lines[0]}"
+
+    def block() -> None:
+        for rank in range(size):
+            if rank in ranks:
+                draft.add(rank, "lock", lines[0], key=key)
+                draft.add(rank, "unlock", lines[1], key=key)
+            if meets:
+                draft.add(rank, "barrier", lines[2])
+
+    return block
+
+
 def _monitored(draft: _Draft) -> Block:
     line = draft.line()
 
@@ -295,5 +313,5 @@ def _monitored(draft: _Draft) -> Block:
 
 _MIX: tuple[Callable[[_Draft], Block], ...] = (
     *(_collective,) * 6, *(_rooted,) * 3, *(_barrier,) * 2, *(_buckets,) * 3, *(_all_to_all,) * 2, *(_message,) * 3,
-    *(_pipeline,) * 2, _ring, _ring, _server, _key, _monitored,
+    *(_pipeline,) * 2, _ring, _ring, _server, _key, _monitored, _lock, _lock,
 )  # fmt: skip

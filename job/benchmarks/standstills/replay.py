@@ -16,13 +16,14 @@ from .play import Player
 if TYPE_CHECKING:
     from .programs import Program
 
-_ADDED = ("sleep", "loop", "stop", "die", "signals")
+_ADDED = ("sleep", "loop", "spin", "stop", "die", "signals")
 
 
 def explanations(player: Player) -> list[int]:
     """The ranks that alone would explain where the player stands."""
     recorded, waiting = _recorded(player)
-    return [rank for rank in range(recorded.world_size) if _explains(recorded, waiting, rank)]
+    order = _lock_order(player)
+    return [rank for rank in range(recorded.world_size) if _explains(recorded, waiting, rank, order)]
 
 
 def _recorded(player: Player) -> tuple[Program, frozenset[int]]:
@@ -36,8 +37,17 @@ def _recorded(player: Player) -> tuple[Program, frozenset[int]]:
     return replace(player.program, calls=tuple(calls)), frozenset(waiting)
 
 
-def _explains(recorded: Program, waiting: frozenset[int], rank: int) -> bool:
-    player = Player(recorded, random.Random(0), (rank,), goes_on=waiting, stays=True)
+def _lock_order(player: Player) -> dict[str, list[int]]:
+    """The ranks that had each lock, in their order."""
+    order: dict[str, list[int]] = {}
+    had = [act for state in player.ranks for act in state.acts if act.call.name == "lock" and act.done is not None]
+    for act in sorted(had, key=lambda act: act.done or 0.0):
+        order.setdefault(act.call.key, []).append(act.rank)
+    return order
+
+
+def _explains(recorded: Program, waiting: frozenset[int], rank: int, order: dict[str, list[int]]) -> bool:
+    player = Player(recorded, random.Random(0), (rank,), goes_on=waiting, stays=True, lock_order=order)
     player.play()
     return all(
         state.is_alive and state.waits_for is None and state.place >= len(recorded.calls[other])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LOOKS = 5
 INTERVAL = 3.0  # seconds
+_GRACE = 40.0  # that ranks have to live after a signal that they have caught
 RIGHT, OPEN, WRONG, NOTHING = "right", "open", "wrong", "not named"
 
 
@@ -65,7 +66,7 @@ def judge(player: Player, noise: Noise | None = None) -> Verdict:
     """What a person is told who asks for a while, some time after nothing has moved any more."""
     analyzer = Analyzer(ASKED)
     findings: list[Finding] = []
-    first = player.now + ASKED.hang_seconds + 1.0
+    first = player.now + ASKED.hang_seconds + 1.0 + _GRACE * player.has_caught
     with _explanations() as considered:
         for look in range(LOOKS):
             considered.clear()

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 _HEAD = '''\
 """{title}"""
-import os, signal, sys, time
+import fcntl, os, re, signal, sys, threading, time
 import torch
 import torch.distributed as dist
 
@@ -46,7 +46,25 @@ def x(numel):
     return torch.ones(numel)
 
 
-works, groups = {{}}, {{}}
+def lock(key):
+    locks[key] = file = open(os.path.join(os.environ["TOLD"], key), "a")
+    fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def seize(key):
+    """By a process that is no child of a rank's, and ends with this one."""
+    own, (read, write) = os.getpid(), os.pipe()
+    if os.fork() == 0:
+        if os.fork() == 0:
+            lock(key)
+            os.write(write, b"!")
+            while os.path.exists(f"/proc/{{own}}"):
+                time.sleep(0.2)
+        os._exit(0)
+    os.read(read, 1)
+
+
+works, groups, locks = {{}}, {{}}, {{}}
 '''
 
 
@@ -94,6 +112,10 @@ def _statement(program: Program, call: Call, rank: int) -> str:
         "recv_any": f"dist.recv({x})",
         "store_set": f"dist.distributed_c10d._get_default_store().set('{call.key}', 'x')",
         "store_get": f"dist.distributed_c10d._get_default_store().get('{call.key}')",
+        "lock": f"lock({call.key!r})",
+        "unlock": f"{call.key!r} in locks and locks.pop({call.key!r}).close()",
+        "seize": f"seize({call.key!r})",
+        "spin": "threading.Thread(target=re.match, args=('(a+)+$', 80 * 'a' + 'b')).start(); time.sleep(1e6)",
         "sleep": "time.sleep(1e6)",
         "loop": "[time.sleep(0.1) for _ in iter(int, 1)]",
         "stop": "os.kill(os.getpid(), signal.SIGSTOP)",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import faults, programs
+from .caught import catch
 from .evidence import Noise
 from .faults import Fault
 from .play import Player
@@ -21,8 +22,12 @@ SHARE_OF_NOISE = 0.05
 SHARE_OF_TWO = 0.05
 """Standstills with a second fault."""
 SHARE_OF_TWO_RANKS = 0.35
+SHARE_OF_CAUGHT = 0.1
+"""Jobs of which ranks have caught a signal before, where the fault is none and no process dies by itself."""
 SHARE_OF_LAUNCHERS = 0.5
 """Jobs of which all processes are ended once one has failed, as torchrun does."""
+ENDS = ("die", "signal to one", "signal to some", "signal to all")
+"""Faults that end a process, or are signals themselves."""
 LATE_SECONDS = 34.0
 """For so long after the standstill a late page shows an earlier time: the first looks see it."""
 
@@ -71,6 +76,9 @@ def make(seed: int, kinds: Sequence[str] = faults.KINDS, worlds: Sequence[int] =
             num_faults = 2
     player = Player(program, source, has_launcher=source.random() < SHARE_OF_LAUNCHERS)
     player.play()
+    signals = random.Random(f"caught {seed}")  # its own: other standstills stay as they are
+    if kind not in ENDS and signals.random() < SHARE_OF_CAUGHT:
+        catch(player, signals)
     noise_kind, noise = _noise(player, source)
     return Standstill(seed, healthy, program, fault, num_faults, player, noise_kind, noise, is_over(player))
 

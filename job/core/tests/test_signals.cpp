@@ -62,8 +62,22 @@ void test_a_signal_without_a_handler_ends_the_process() {
     CHECK(left.was_killed_by(signal));
     CHECK(left.header.signal == static_cast<uint32_t>(signal) && left.header.signal_ns != 0);
     CHECK(left.header.exit_kind == kInterruption && left.header.exit_ns == left.header.signal_ns &&
-          left.header.exit_reason[0] == 0);
+          left.header.exit_signal == left.header.signal && left.header.exit_reason[0] == 0);
   }
+}
+
+void test_the_signal_that_ends_the_process_may_be_another_than_the_first() {
+  const Left left = left_by([](Probe* probe) {
+    std::signal(SIGINT, count);
+    tw_probe_watch_signals(probe, address(count));
+    tw_probe_watch_signals(probe, address(count));
+    raise(SIGINT);
+    CHECK(num_handled == 1);
+    raise(SIGTERM);
+  });
+  CHECK(left.was_killed_by(SIGTERM) && left.header.exit_kind == kInterruption);
+  CHECK(left.header.signal == SIGINT && left.header.exit_signal == SIGTERM);
+  CHECK(left.header.exit_ns > left.header.signal_ns);
 }
 
 void test_a_known_handler_is_called() {
@@ -152,7 +166,7 @@ void test_an_abort_waits_for_a_last_look() {
     look_once_asked(probe);
     std::abort();
   });
-  CHECK(left.was_killed_by(SIGABRT) && left.header.crash == SIGABRT);
+  CHECK(left.was_killed_by(SIGABRT) && left.header.exit_signal == SIGABRT);
   CHECK(std::string(left.header.phase) == "looked");
 }
 
@@ -210,7 +224,7 @@ void test_a_crash_is_noted() {
       crash();
     });
     CHECK(left.was_killed_by(signal));
-    CHECK(left.header.exit_kind == kCrash && left.header.crash == static_cast<uint32_t>(signal) &&
+    CHECK(left.header.exit_kind == kCrash && left.header.exit_signal == static_cast<uint32_t>(signal) &&
           left.header.exit_ns != 0);
     CHECK(left.header.signal == 0 && left.header.exit_reason[0] == 0);
   }
@@ -226,7 +240,7 @@ void test_a_handler_of_crashes_is_called() {
     std::abort();  // ends the process though the handler returns
   });
   CHECK(left.was_killed_by(SIGABRT));
-  CHECK(left.header.exit_kind == kCrash && left.header.crash == SIGABRT);
+  CHECK(left.header.exit_kind == kCrash && left.header.exit_signal == SIGABRT);
 }
 
 void test_a_crash_that_was_mended_is_none() {
@@ -251,7 +265,7 @@ void test_a_later_handler_passes_a_crash_on() {
     raise(SIGBUS);
   });
   CHECK(left.was_killed_by(SIGBUS));
-  CHECK(left.header.exit_kind == kCrash && left.header.crash == SIGBUS);
+  CHECK(left.header.exit_kind == kCrash && left.header.exit_signal == SIGBUS);
 }
 
 void test_an_exit_reason_comes_before_a_crash() {
@@ -260,7 +274,7 @@ void test_an_exit_reason_comes_before_a_crash() {
     tw_probe_exit_reason(probe, kFailure, "ValueError: 1");
     std::abort();
   });
-  CHECK(left.was_killed_by(SIGABRT) && left.header.crash == SIGABRT);
+  CHECK(left.was_killed_by(SIGABRT) && left.header.exit_signal == SIGABRT);
   CHECK(left.header.exit_kind == kFailure && std::string(left.header.exit_reason) == "ValueError: 1");
 }
 
@@ -279,7 +293,9 @@ void test_a_page_that_was_closed_is_not_written() {
 
 int main() {
   for (const auto test :
-       {test_a_signal_without_a_handler_ends_the_process, test_a_known_handler_is_called, test_what_is_ignored_stays_so,
+       {test_a_signal_without_a_handler_ends_the_process,
+        test_the_signal_that_ends_the_process_may_be_another_than_the_first, test_a_known_handler_is_called,
+        test_what_is_ignored_stays_so,
         test_the_signal_of_a_forked_child_is_not_its_parents, test_what_was_said_before_stays_the_exit_reason,
         test_a_signal_that_was_outlived_is_forgotten, test_an_abort_waits_for_a_last_look,
         test_a_request_that_ends_the_process_waits_for_a_look, test_a_request_that_is_handled_only_asks_for_a_look,

@@ -6,7 +6,7 @@ columns. A :class:`Rank` or an :class:`Edge` is made when it is asked for by num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -258,6 +258,16 @@ class RankColumns(Mapping[int, Rank]):
         for number, age in ages.items():
             rank = self[number]
             other._made[number] = replace(rank, process=replace(rank.process, gone_seconds=age))
+        return other
+
+    def without_signals(self, numbers: Iterable[int]) -> RankColumns:
+        """The same columns, as if these ranks had got no signal."""
+        other = copy(self)
+        other.signals, other._made = dict(self.signals), dict(self._made)
+        for number in numbers:
+            del other.signals[number]
+            rank = self[number]
+            other._made[number] = replace(rank, process=replace(rank.process, signal="", signal_seconds=None))
         return other
 
 

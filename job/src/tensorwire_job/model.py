@@ -6,6 +6,7 @@ moment of its observation. Nothing here needs torch or NumPy; :func:`dataclasses
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -30,6 +31,8 @@ SETUPS: Final[tuple[Setup, ...]] = get_args(Setup)
 REPLACED: Final = "runs another program"
 """Exit reason of a process that has called exec: it lives, but is no rank any more."""
 
+_WITHOUT_WORDS: Final = re.compile(r"\d+|[0-9a-f]{16,}")
+
 MAX_RANKS: Final = 1 << 20
 """The most ranks of a job. Some data made of an observation have a place for each rank, seen or not."""
 
@@ -50,6 +53,11 @@ class Operation:
         """A message between two ranks: ranks of a group may differ in how many they sent and received."""
         return self.name in ("send", "recv")
 
+    @property
+    def known_root(self) -> int | None:
+        """The root of a collective within its group, where one is known: the other end of a message is none."""
+        return None if self.is_pairwise or self.root < 0 else self.root
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -57,9 +65,12 @@ class Call:
 
     group: str  # ProcessGroup.id; of a message that of its pair
     operation: Operation  # send and recv: numbered for themselves; recv from any source: root -1
-    line: int = 0  # 32-bit hash of the line of the script that called it; 0 unknown
+    line: int = 0  # 32-bit hash of the line of the script that called it, 0 unknown; and IN_THREAD where that is so
     counts: tuple[int, ...] = ()  # all_to_all: elements for each member, then from each, in the group's order
 
+
+IN_THREAD: Final = 1 << 32
+"""The bit of a line that says that another thread of Python's than the main one made the call."""
 
 MAX_CALLS: Final = 96
 """The most calls of a history."""
@@ -86,11 +97,16 @@ class Timing:
     rooted_or_pairwise: int  # rounds for which P means nothing: rooted, send/recv, barriers
 
 
+def group_title(name: str) -> str:
+    """A name for a sentence: torch calls groups without a description by a number or a hash, "2" is "group 2" then."""
+    return f"group {name}" if _WITHOUT_WORDS.fullmatch(name) else name
+
+
 @dataclass(slots=True)
 class ProcessGroup:
     """One rank's view of one process group."""
 
-    id: str  # the same on all its ranks, and on no other process group of the job
+    id: str  # 16 digits, the same on all its ranks, and on no other group of the job; 8 are those of torch's name of it
     name: str  # torch's description of the group, "default_pg"
     size: int  # ranks in the group
     enqueued: int  # operations that the rank has called so far
@@ -107,7 +123,7 @@ class ProcessGroup:
     @property
     def title(self) -> str:
         """The name that a person knows it by."""
-        return self.name or self.id
+        return group_title(self.name or self.id)
 
     @property
     def is_pairwise(self) -> bool:

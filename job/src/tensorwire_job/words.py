@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,13 @@ if TYPE_CHECKING:
     from .model import Operation
 
 _MAX_RANGES = 6
+# "rank 1", "Rank 1]", "(RANK 1)", "process 0", "ranks 1, 3", "ranks:dict_keys([1])". A tensor has a rank too, so has
+# an adapter, and a local rank is one of a node.
+_NAMED = re.compile(
+    r"(?<!local[ _-])(?<!lora[ _-])(?<!tensor of )(?<!matrix of )\b(?:ranks?|process)(?:[ :=]|dict_keys|[(\[])+"
+    r"(\d+(?:(?:, ?| and |-)\d+)*)\b(?!\.\d|[ -](?:tensor|matrix|array|adapter|update))",
+    re.IGNORECASE,
+)
 _MESSAGES = {"send": "to", "recv": "from"}
 
 
@@ -31,6 +39,25 @@ def ranks(numbers: Collection[int]) -> str:
     if not numbers:
         return "no rank"
     return f"{verb(numbers, 'rank', 'ranks')} {ranges(numbers, _MAX_RANGES)}"
+
+
+def ranks_named(text: str) -> set[int]:
+    """The ranks that a text names; the ends alone where it says "ranks 4-7"."""
+    return {int(number) for found in _NAMED.findall(text) for number in re.findall(r"\d+", found)}
+
+
+def shortened(text: str, room: int) -> str:
+    """As much of the text as `room` characters hold, dots for the rest. Where a second rank is named behind them, or
+    the first one, the part from there on takes the second half."""
+    if len(text) <= room:
+        return text
+    head, known = text[: room - 3], ranks_named(text[: room - 3])
+    behind = next((found.start() for found in _NAMED.finditer(text) if ranks_named(found[0]) - known), None)
+    if behind is None or len(known) > 1:
+        return head + "..."
+    half = room // 2
+    part = text[behind:]
+    return f"{text[: half - 3]}...{part if len(part) <= room - half else part[: room - half - 3] + '...'}"
 
 
 def names(texts: Sequence[str], limit: int = 4) -> str:

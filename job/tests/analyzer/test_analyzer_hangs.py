@@ -12,11 +12,11 @@ from job.tests.support.observed_jobs import all_in, every_rank, hung, not_enteri
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.analyzer.verdicts import unlike_types
 from tensorwire_job.analyzer.view import waits
-from tensorwire_job.model import Call
+from tensorwire_job.model import IN_THREAD, Call
 from tensorwire_job.page import native
 
 if TYPE_CHECKING:
-    from tensorwire_job.model import Observation, ProcessGroup
+    from tensorwire_job.model import Finding, Observation, ProcessGroup
 
 
 def one_out(culprit: int, theirs: Any, its: Any) -> Any:
@@ -33,6 +33,26 @@ def test_the_rank_that_does_not_enter(culprit: int, state: str) -> None:
     assert finding.victims == 3
     assert finding.confidence == "high"
     assert any(f"state {state}" in fact or "stopped" in fact for fact in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("2", "group 2"),
+        ("e0f6e457ece77f9c", "group e0f6e457ece77f9c"),
+        ("dp", "dp"),
+        ("dp2", "dp2"),
+        ("decade", "decade"),
+    ],
+)
+def test_a_group_without_a_description_is_called_a_group(name: str, title: str) -> None:
+    def groups(number: int, age: float) -> list[ProcessGroup]:
+        return [member(30, group=name) if number == 2 else member(31, waits=age, group=name)]
+
+    finding = only(last(hung(groups)))
+    assert finding.summary == f"rank 2 has not entered all_reduce #31 of {title}; 3 ranks wait for it"
+    assert finding.process_group == title
+    assert f"all_reduce #31 of {title} for rank 2" in finding.evidence[0]
 
 
 def test_the_evidence_is_the_way_from_who_waits_to_who_waits_for_nobody() -> None:
@@ -234,6 +254,32 @@ def test_of_two_that_differ_the_one_is_wrong_whose_line_had_called_something_els
     finding = only(last(at))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit] * is_told, "medium")
     assert len(finding.sides) == (0 if is_told else 2)
+
+
+@every_rank
+def test_two_threads_that_race_in_one_group_make_sides(culprit: int) -> None:
+    """Chance decides which comes first, on each rank. Where all call it in one thread, the minority is wrong."""
+
+    def verdict(line: int) -> Finding:
+        def groups(number: int, age: float) -> list[ProcessGroup]:
+            return [member(31, waits=age, numel=9 if number == culprit else 8)]
+
+        seen_at = hung(groups)
+
+        def at(time: float) -> Observation:
+            seen = seen_at(time)
+            for number, one in seen.ranks.items():
+                operation = one.process_groups[0].operation
+                assert operation is not None
+                one.calls = [Call("world", operation, line if number == culprit else 7)]
+            return seen
+
+        return only(last(at))
+
+    raced, other = verdict(8 | IN_THREAD), verdict(8)
+    assert (raced.code, raced.suspects, raced.confidence) == ("TW-H2", [], "low")
+    assert sorted(map(len, raced.sides)) == [1, WORLD - 1]
+    assert (other.suspects, other.confidence) == ([culprit], "high")
 
 
 @every_rank

@@ -306,8 +306,9 @@ def test_who_goes_on_after_an_error_is_well() -> None:
 def test_all_ranks_that_fail_alike_are_one_finding(world: int) -> None:
     ranks = [rank(n, **dead(60.0 - 3 * n, f"ImportError: no module named foo{n}"), world=world) for n in range(world)]
     finding = only(at_once(ranks, world=world))
-    assert (finding.code, finding.suspects, finding.confidence) == ("TW-LOST", list(range(world)), "high")
-    assert finding.summary == f"all {world} ranks failed with ImportError: no module named foo0"
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-LOST", list(range(world)), "medium")
+    what = "ImportError: no module named foo0 (rank 1: ImportError: no module named foo1)"
+    assert finding.summary == f"all {world} ranks failed with {what}"
 
 
 def test_a_thousand_ranks_that_fail_alike_take_few_lines() -> None:

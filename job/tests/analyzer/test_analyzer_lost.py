@@ -239,3 +239,14 @@ def test_who_waits_for_most_others_that_have_ended_well_has_called_once_too_ofte
     states = {n: dead(9.0, "exit 0") | {"exit_kind": "end"} for n in range(WORLD) if n != culprit}
     (finding,) = ended(states, waits=9.0)
     assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
+
+
+@every_rank
+def test_the_first_that_gives_up_while_all_set_up_the_job_is_not_to_blame(culprit: int) -> None:
+    """As where a file of an earlier job has addresses at which none listens."""
+    words = "RuntimeError: Gloo connectFullMesh failed with timed out connecting: SO_ERROR: Connection refused"
+    states = {n: dead(4.0, "SIGTERM") | {"exit_kind": "interruption"} for n in range(WORLD)}
+    states[culprit] = dead(4.5, words)
+    (finding,) = at_once([rank(n, setup="in init", setup_seconds=5.0, **states[n]) for n in range(WORLD)])
+    assert (finding.code, finding.suspects, finding.sides, finding.confidence) == ("TW-LOST", [], [], "low")
+    assert f"rank {culprit} ended" in finding.summary

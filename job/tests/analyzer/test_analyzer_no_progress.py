@@ -9,8 +9,9 @@ import pytest
 
 from job.tests.support.analyzed import SECONDS, everything, last, only, told, watch
 from job.tests.support.observations import WORLD, member, observed, rank, ring
-from job.tests.support.observed_jobs import every_rank, healthy, hung, not_entering
+from job.tests.support.observed_jobs import every_rank, healthy, hung, not_entering, others
 from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.analyzer.view.stacks import sides_of
 from tensorwire_job.model import Worker
 
 if TYPE_CHECKING:
@@ -46,6 +47,38 @@ def test_a_job_in_which_nobody_does_anything_is_told_with_the_stacks_of_all() ->
     for number in range(WORLD):
         analyzer.add_stack(number, "in a lock")
     assert len(only(analyzer.update(at(20.0)).findings).stacks) == WORLD
+
+
+POLLS = """Thread 0x{0} (most recent call first):
+  File "train.py", line {1} in rendezvous
+  File "train.py", line 19 in <module>"""
+STUCK = """Thread 0x{0} (most recent call first):
+  File "threading.py", line 355 in wait
+
+Thread 0x9{0} (most recent call first):
+  File "train.py", line 7 in evaluate
+  File "train.py", line {1} in <module>"""
+
+
+@every_rank
+def test_who_stands_elsewhere_than_most_is_a_side_of_low_confidence(culprit: int) -> None:
+    analyzer, at = Analyzer(SECONDS), quiet()
+    for time in range(20):
+        analyzer.update(at(float(time)))
+    for number in others(culprit):
+        analyzer.add_stack(number, POLLS.format(number, 10 + number % 2))
+    assert only(analyzer.update(at(20.0)).findings).sides == [], "one stack is to come"
+    analyzer.add_stack(culprit, STUCK.format(culprit, 18))
+    finding = only(analyzer.update(at(21.0)).findings)
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-UNKNOWN", [], "low")
+    assert finding.sides == [[culprit], others(culprit)]
+    assert finding.evidence[-1].startswith(f"by their stacks, rank {culprit} and rank")
+
+
+def test_where_as_many_stand_at_two_places_or_all_at_their_own_there_are_no_sides() -> None:
+    assert sides_of({n: POLLS.format(n, 10) if n < 2 else STUCK.format(n, 18) for n in range(4)}) == []
+    assert sides_of({n: STUCK.format(n, n) for n in range(4)}) == []
+    assert sides_of({n: POLLS.format(n, n) for n in range(4)}) == []
 
 
 @every_rank

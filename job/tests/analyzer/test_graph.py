@@ -135,6 +135,17 @@ def test_of_two_that_differ_none_is_accused_unless_groups_of_their_kind_speak() 
     assert found.accused == (1,)
 
 
+def test_what_only_a_group_has_to_agree_on_is_judged_by_its_members_alone() -> None:
+    """A mesh may have a root of its own in each of its groups."""
+    first = {rank: [Entry("g", 1, "a", "tp", own=0)] for rank in range(4)}
+    second = {rank: [Entry("h", 1, "a", "tp", own=1)] for rank in range(4, 7)}
+    assert first_differences(first | second) == []
+    (found,) = first_differences(first | second | {7: [Entry("h", 1, "a", "tp", own=0)]})
+    assert (found.group, found.sides, found.accused) == ("h", ((4, 5, 6), (7,)), (7,))
+    (found,) = first_differences({0: [Entry("g", 1, "a", "tp")], 1: first[1], 2: [Entry("g", 1, "a", "tp", own=3)]})
+    assert (found.sides, found.accused) == (((1,), (2,)), ())
+
+
 def test_calls_that_are_not_known_differ_from_none() -> None:
     assert first_differences({0: entries("a", None), 1: entries("a", "b"), 2: entries()}) == []
 

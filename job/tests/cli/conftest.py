@@ -11,7 +11,8 @@ import pytest
 
 from job.tests.support.fake_job import StillClock
 from tensorwire_job.cli import arguments, main
-from tensorwire_job.service import follow, job_directory
+from tensorwire_job.service import follow, job_directory, without_probe
+from tensorwire_job.service.job_directory import JobHere
 from tests.support.command_line import Ran
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         return Ran(code, *capsys.readouterr())
 
     return run_main
+
+
+@pytest.fixture(autouse=True)
+def unseen(monkeypatch: pytest.MonkeyPatch) -> list[without_probe.UnseenJob]:
+    """What runs on the machine of the test without the probe: what a test puts into it."""
+    jobs: list[without_probe.UnseenJob] = []
+    monkeypatch.setattr(without_probe, "unseen_jobs", lambda: jobs)
+    return jobs
 
 
 @pytest.fixture
@@ -54,7 +63,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
         jobs[0].closed = True
 
     monkeypatch.setattr(arguments, "open_job", open_job)
-    monkeypatch.setattr(job_directory, "jobs_here", lambda: ([Path("a-job")], {}))
+    jobs_here = [JobHere(Path("a-job"))], list[JobHere]()
+    monkeypatch.setattr(job_directory, "jobs_here", lambda directory, with_old: jobs_here)
     monkeypatch.setattr(follow, "_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(follow, "JITTER", (1, 1))
     monkeypatch.setattr(follow, "time", StillClock())

@@ -35,11 +35,14 @@ def test_diagnose_names_the_rank(opened: list[FakeJob], run: Run) -> None:
     assert (code, err) == (3, "")
     lines = out.splitlines()
     finding = not_entered()
-    assert re.fullmatch(rf"TW-H1 high confidence, for [\d.]+ s: {re.escape(finding.summary)}", lines[0])
-    assert lines[1] == "  not-entered hang; high confidence, right in 23 of 23 recorded faults"
+    assert lines[:3] == ["a-job, running, 4 ranks", "", finding.summary]
+    how_sure = "high confidence: right in 91 of 94 faults that it had not met before"
+    assert re.fullmatch(rf"  for [\d.]+ s; {how_sure} \(TW-H1, not-entered hang\)", lines[3])
     assert [line for line in lines if line.startswith("  evidence: ")] == [f"  evidence: {e}" for e in finding.evidence]
     at = lines.index("  stack of rank 2:")
     assert lines[at + 1].strip() == 'File "train.py", line 41, in load_batch'
+    suspect = hang()[-1].ranks[2]
+    assert f"  next: py-spy dump --locals --pid {suspect.pid}    (pip install py-spy)" in lines
     stuck = ["in", "all_reduce", "#121", "of", "default_pg"]
     rows = [line.split() for line in lines if "all_reduce #121 of default_pg " in line]
     assert rows[0] == ["not", *stuck, "1", "14", "s", "2"]
@@ -107,8 +110,10 @@ def test_a_notice_is_no_finding(opened: list[FakeJob], run: Run) -> None:
     code, out, _ = run("diagnose", "--for", "0.05")
     assert code == 0
     assert re.search(
-        rf"TW-H1 notice high confidence, for [\d.]+ s: {re.escape(NOTICE.summary)}\n  not-entered hang; high", out
+        rf"{re.escape(NOTICE.summary)}\n  for [\d.]+ s; high confidence \(TW-H1, not-entered hang, notice: the exit",
+        out,
     )
+    assert "next:" not in out
 
 
 def test_diagnose_as_json(opened: list[FakeJob], run: Run) -> None:
@@ -118,7 +123,8 @@ def test_diagnose_as_json(opened: list[FakeJob], run: Run) -> None:
     assert out.count("\n") == 1
     document = json.loads(out)
     (value,) = document["jobs"]
-    assert (document["ended"], value["directory"]) == ([], "a-job")
+    assert (document["ended"], document["without_probe"], value["directory"]) == ([], [], "a-job")
+    assert (value["script"], value["started"], value["counts"]) == ("", None, True)
     (finding,) = value["findings"]
     assert (finding["code"], finding["suspects"], finding["confidence"]) == ("TW-H1", [2], "high")
     assert set(finding["stacks"]) == {"2"}
@@ -198,7 +204,7 @@ def analyzed(tmp_path: Path) -> Path:
 def test_an_analyzer_is_asked(analyzed: Path, run: Run) -> None:
     code, out, err = run("diagnose", "--analyzer-dir", analyzed, "--for", 0)
     assert (code, err) == (3, "")
-    assert out.startswith(f"TW-H1 high confidence, for 14 s: {not_entered().summary}\n")
+    assert out.startswith(f"{analyzed}, running, 4 ranks\n\n{not_entered().summary}\n  for 14 s; high confidence")
     code, out, err = run("watch", "--analyzer-dir", analyzed, "--interval", "0.1", "--for", "0.3", "--json")
     assert (code, err, out.count("\n")) == (3, "", 1), "one line for what it wrote once"
 

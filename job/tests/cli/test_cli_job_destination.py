@@ -101,7 +101,7 @@ def test_a_sweep_removes_what_jobs_left_and_nothing_else(tmp_path: Path, monkeyp
     tmp_path.chmod(0o700)
     for name in ("empty", "notes"):
         (tmp_path / name).mkdir(0o700)
-        for left in ("control", "rank-0-0.sock", "rank-0-0.stack"):
+        for left in ("control", "rank-0-0.sock", "rank-0-0.script", "rank-0-0.stack"):
             (tmp_path / name / left).touch()
     (tmp_path / "notes" / "rank-0-0.txt").write_text("mine")
     (tmp_path / "notes" / "results").mkdir()

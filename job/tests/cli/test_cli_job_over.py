@@ -26,12 +26,15 @@ def test_of_a_job_that_is_over_its_age_comes_first(opened: list[FakeJob], run: R
     opened.append(FakeJob(observations, [lost]))
     code, out, _ = run("diagnose")
     assert code == 3
-    first, second = out.splitlines()[:2]
-    assert first == "the job ended 1 h 49 min ago; one that started seconds ago cannot be seen yet"
-    assert re.fullmatch(r"TW-LOST high confidence, .* ago: rank 2 ended", second)
+    title, _, first, second = out.splitlines()[:4]
+    ended = "ended 1 h 49 min ago"
+    assert title == f"a-job, {ended}, 4 ranks; a job that started seconds ago cannot be seen yet"
+    assert first == "rank 2 ended"
+    assert re.fullmatch(r"  .* ago; high confidence: right in 32 of 36 faults .* \(TW-LOST, lost process\)", second)
+    assert "  next: sudo dmesg -T | grep -i 'killed process'" in out.splitlines(), "it left no exit reason"
     opened[:] = [FakeJob(observations, [])]
     code, out, _ = run("report", "-o", tmp_path / "a.html")
-    assert (code, out.splitlines()[0]) == (0, first)
+    assert (code, out.splitlines()[0]) == (0, f"the job {ended}; one that started seconds ago cannot be seen yet")
     assert "No finding: the job ended 1 h 49 min ago" in (tmp_path / "a.html").read_text()
 
 

@@ -17,6 +17,7 @@ from job.tests.support.frozen_job import write_pages
 from tensorwire_job.node import stacks
 from tensorwire_job.page import native
 from tensorwire_job.service import follow, job_directory
+from tensorwire_job.service.without_probe import UnseenJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ DEAD = """
 import pathlib, sys
 from job.tests.support.frozen_job import write_pages
 from tensorwire_job.page import native
-for handle in write_pages(pathlib.Path(sys.argv[1]), sys.argv[1]):
+for handle in write_pages(pathlib.Path(sys.argv[1]), sys.argv[1], script=sys.argv[2]):
     native.exit_reason(handle, native.FAILURE, b"ValueError: no such file")
 """
 
@@ -43,19 +44,19 @@ class Jobs:
         self.root = root
         self.handles: list[int] = []
 
-    def hung(self, name: str, *, hangs: bool = True) -> Path:
+    def hung(self, name: str, *, hangs: bool = True, script: str = "") -> Path:
         time.sleep(0.02)  # file systems count time in ticks
-        self.handles += write_pages(self.root / name, name, hangs=hangs)
+        self.handles += write_pages(self.root / name, name, hangs=hangs, script=script)
         return self.root / name
 
-    def healthy(self, name: str) -> Path:
-        return self.hung(name, hangs=False)
+    def healthy(self, name: str, script: str = "") -> Path:
+        return self.hung(name, hangs=False, script=script)
 
-    def dead(self, name: str, *, seconds: float) -> Path:
+    def dead(self, name: str, *, seconds: float, script: str = "") -> Path:
         """One that failed so long ago."""
         time.sleep(0.02)
         path = self.root / name
-        subprocess.run([sys.executable, "-c", DEAD, str(path)], check=True)
+        subprocess.run([sys.executable, "-c", DEAD, str(path), script], check=True)
         fields = [native.Header.heartbeat_ns, native.Header.pulse_ns, native.Header.exit_ns]
         for page in path.glob("rank-*.page"):
             with page.open("r+b") as file:
@@ -90,16 +91,18 @@ def ask(run: Run, *arguments: object) -> tuple[int, list[tuple[str, list[str]]],
 
 def test_the_older_of_two_jobs_hangs(jobs: Jobs, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "_INTERVAL_SECONDS", 0.1)
-    hung, healthy = jobs.hung("hung"), jobs.healthy("healthy")
+    jobs.hung("hung", script="code/train.py")
+    healthy = jobs.healthy("healthy")
     code, named, ended = ask(run, "--hang-seconds", 30)
     assert (code, named[0], ended) == (3, ("hung", ["TW-H1"]), [])
     assert [name for name, _ in named] == ["hung", "healthy"], "the worst comes first"
     code, out, _ = run("diagnose", "--for", 0)
     assert code == 3
     lines = out.splitlines()
-    assert lines[0] == f"job 1 of 2: {hung}"
-    assert "rank 1 has not entered all_reduce #8 of default_pg" in lines[1]
-    assert f"job 2 of 2: {healthy}" in lines
+    started = r"started \d\d:\d\d"
+    assert re.fullmatch(rf"job 1 of 2: train\.py, {started}, running, 4 ranks", lines[0])
+    assert "rank 1 has not entered all_reduce #8 of default_pg" in lines[2]
+    assert any(re.fullmatch(rf"job 2 of 2: {healthy}, {started}, running, 4 ranks", line) for line in lines)
     assert ask(run, "--dir", healthy)[0] == 0, "a job that is named is the only one"
 
 
@@ -124,9 +127,73 @@ def test_an_older_one_is_told_and_does_not_count(jobs: Jobs, run: Run) -> None:
     jobs.healthy("alive")
     assert ask(run, "--hang-seconds", 3600) == (0, [("alive", [])], ["dead"])
     _, out, _ = run("diagnose", "--for", 0, "--hang-seconds", 3600)
-    told = re.escape(str(dead)) + r": the job ended [\w ]+ ago, and is judged only if --dir names it"
-    assert re.fullmatch(told, out.splitlines()[-1])
+    assert out.splitlines()[-1] == "and 1 job that ended more than an hour ago: diagnose --all judges them too"
     assert ask(run, "--dir", dead)[0] == 3
+    assert ask(run, "--all", "--hang-seconds", 3600) == (3, [("dead", ["TW-LOST"]), ("alive", [])], [])
+    assert run("diagnose", "--all", "--dir", dead).code == 2
+
+
+def test_a_job_that_ended_gets_a_line(jobs: Jobs, run: Run) -> None:
+    dead = jobs.dead("dead", seconds=JUDGED_SECONDS - 60, script="old.py")
+    jobs.healthy("alive", script="train.py")
+    code, out, _ = run("diagnose", "--for", 0, "--hang-seconds", 3600)
+    assert code == 3
+    lines = out.splitlines()
+    assert re.fullmatch(r"job 1 of 2: train\.py, started \d\d:\d\d, running, 4 ranks", lines[0])
+    (line,) = (line for line in lines if line.startswith("job 2 of 2: "))
+    assert re.fullmatch(
+        r"job 2 of 2: old\.py, started \d\d:\d\d, ended [\w ]+ ago, 4 ranks: TW-LOST \w+ confidence, [\w ]+ ago: "
+        r"all 4 ranks failed with ValueError: no such file; all of it: diagnose --dir " + re.escape(str(dead)),
+        line,
+    )
+    assert lines[-1] == line
+    assert "evidence:" not in out
+    assert "evidence:" in run("diagnose", "--for", 0, "--hang-seconds", 3600, "--all").out
+
+
+@pytest.mark.parametrize(
+    ("dead", "newer", "hangs", "code"),
+    [
+        ("train.py", "train.py", False, 0),  # it was mended and started again
+        ("train.py", "train.py", True, 3),
+        ("train.py", "other.py", False, 3),
+        ("", "", False, 3),  # what is not known is not the same
+    ],
+)
+def test_a_dead_job_whose_script_runs_well_again(
+    jobs: Jobs, run: Run, dead: str, newer: str, hangs: bool, code: int
+) -> None:
+    jobs.dead("dead", seconds=JUDGED_SECONDS - 60, script=dead)
+    jobs.hung("alive", hangs=hangs, script=newer)
+    assert ask(run, "--hang-seconds", 30)[0] == code
+    document = json.loads(run("diagnose", "--json", "--for", 0, "--hang-seconds", 30).out)
+    counts = {Path(job["directory"]).name: job["counts"] for job in document["jobs"]}
+    leaves_alone = bool(dead) and dead == newer and not hangs
+    assert counts == {"alive": True, "dead": not leaves_alone}
+    _, out, _ = run("diagnose", "--for", 0, "--hang-seconds", 30)
+    assert ("the exit code is not of it" in out) == leaves_alone
+
+
+def test_an_older_job_of_the_script_does_not_excuse_the_newest(jobs: Jobs, run: Run) -> None:
+    jobs.healthy("alive", script="train.py")
+    jobs.dead("dead", seconds=JUDGED_SECONDS - 60, script="train.py")
+    assert ask(run, "--hang-seconds", 3600)[0] == 3
+
+
+def test_what_runs_without_the_probe_is_told(jobs: Jobs, run: Run, unseen: list[UnseenJob]) -> None:
+    unseen.append(UnseenJob(4711, "train.py", 4))
+    told = (
+        "train.py runs here without the probe (4 ranks, started by pid 4711): take a stack of each rank with py-spy "
+        "dump, and ask diagnose --stacks DIR"
+    )
+    code, out, err = run("diagnose", "--for", 0)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"tensorwire-job: {told}\n")
+    path = jobs.healthy("alive")
+    assert run("diagnose", "--for", 0, "--hang-seconds", 3600).out.splitlines()[-1] == f"note: {told}"
+    assert told not in run("diagnose", "--for", 0, "--hang-seconds", 3600, "--dir", path).out
+    document = json.loads(run("diagnose", "--for", 0, "--hang-seconds", 3600, "--json").out)
+    assert document["without_probe"] == [{"pid": 4711, "script": "train.py", "num_ranks": 4}]
 
 
 def test_the_newest_counts_however_long_ago_it_ended(jobs: Jobs, run: Run) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import signal
 import sys
 from pathlib import Path
@@ -51,16 +50,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a .json file; the page is written beside it")
     parser.add_argument("--record", type=Path, metavar="DIR", help="run each once, and keep a recording there")
     parser.add_argument("--rank", type=int, choices=WORLD, help="the faulty rank, of variants and with --record")
-    parser.add_argument(
-        "--levels",
-        action="store_true",
-        help="run nothing: count the right verdicts of each confidence in the recordings",
-    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
     are_variants = bool(options.variants or options.variant)
-    if are_variants and (options.case or options.levels):
-        parser.error("--case and --levels are about cases, not variants")
+    if are_variants and options.case:
+        parser.error("--case is about cases, not variants")
     names = options.variant or options.case
     if names:
         cases = [BY_NAME[name] for name in names]
@@ -75,17 +69,12 @@ def main() -> None:
         return
     page = variant_page if are_variants else matrix_page
     output = options.output or page.JSON
-    facts = json.loads(output.read_text())["environment"] if options.levels else environment(are_variants)
     try:
         forget = [case.name for case in cases] if options.fresh else []
-        results = Results(output, facts, page.page, options.stage if are_variants else MENDED, forget)
+        stage = options.stage if are_variants else MENDED
+        results = Results(output, environment(are_variants), page.page, stage, forget)
     except ValueError as error:
         parser.error(str(error))
-    if options.levels:
-        results.recorded = matrix_page.of_recordings()
-        results.write()
-        print(results.page())
-        return
     num_runs = _NUM_RUNS if options.runs is None and not are_variants else options.runs
     sys.exit(run(cases, results, num_runs, options.jobs))
 

@@ -17,7 +17,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +24,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from .dumped import dump_when_asked
 
 
 class Job:
@@ -50,7 +51,7 @@ class Job:
         self.progress = os.open(folder / f"rank-{self.rank}.round", os.O_WRONLY | os.O_CREAT)
         dist.init_process_group("gloo", timeout=timedelta(seconds=float(os.environ.get("TW_FAULTS_TIMEOUT", "1800"))))
         if "TW_FAULTS_DUMPS" in os.environ:
-            threading.Thread(target=self.dump, args=(folder,), daemon=True).start()
+            dump_when_asked(folder, self.rank, with_stacks=False)  # they take seconds
         world = range(dist.get_world_size())
         self.other_world = dist.new_group(list(world), group_desc="other_world")
         self.pairs = {
@@ -59,14 +60,6 @@ class Job:
             for group in [dist.new_group([first, first + 1], group_desc=f"pair_{first}")]
             for rank in (first, first + 1)
         }
-
-    def dump(self, folder: Path) -> None:
-        """Write the Flight Recorder's dump, as torchfrtrace reads it, once the file `dump` is there."""
-        while not (folder / "dump").exists():
-            time.sleep(0.1)
-        (folder / "dumps").mkdir(exist_ok=True)
-        data = torch._C._distributed_c10d._dump_fr_trace(True, False)  # no stacks: they take seconds  # type: ignore[attr-defined]
-        (folder / "dumps" / f"rank_{self.rank}").write_bytes(data)
 
     def train(self) -> None:
         end = time.monotonic() + self.settings["compile"]

@@ -11,7 +11,6 @@ from benchmarks.pages import table
 from tensorwire_job.model import Confidence
 
 from .cases import CASES
-from .recorded import judgement
 from .results import Results, Row, commits, interval, machine
 
 if TYPE_CHECKING:
@@ -66,15 +65,11 @@ def page(results: Results) -> str:
         ),
         *(["## Wrong", "\n".join(wrong)] if wrong else []),
         "## Confidence",
-        "A run counts for each confidence that its verdicts had. The recordings, one of each case, are those that the "
-        "analyzer is tested with; `python -m job.tests.faults --levels` analyzes them again. "
+        "A run counts for each confidence that its verdicts had. "
         "[Faults that the matrix did not have](diagnosis-unseen.md#confidence) have a table of their own.",
         table(
-            ("confidence", "right, in the recordings", "right, in the runs"),
-            (
-                [level, *(_right(column.get(level, [0, 0])) for column in (results.recorded, count(rows)))]
-                for level in Confidence
-            ),
+            ("confidence", "right"),
+            ([level, "{} of {}".format(*counted) if counted[1] else "none"] for level, counted in count(rows).items()),
         ),
         *results.not_judged(),
     ]
@@ -89,11 +84,6 @@ def count(rows: Iterable[Row]) -> dict[str, list[int]]:
         told.update(row["levels"].keys())
         right.update(level for level, (number, of) in row["levels"].items() if number == of)
     return {level.value: [right[level.value], told[level.value]] for level in Confidence}
-
-
-def of_recordings() -> dict[str, list[int]]:
-    """`count` of the recordings of all cases, analyzed by the analyzer of now."""
-    return count({"levels": judgement(path).levels} for path in sorted(RECORDINGS.glob("*.jsonl.gz")))
 
 
 def _of(rows: list[Row], *cases: Case) -> list[Row]:
@@ -112,11 +102,6 @@ def _wrong(rows: list[Row], cases: list[Case]) -> Iterable[str]:
         yield from (f"- {case.name}, fault at rank {row['rank']}: {row['wrong'][0]}" for row in wrong[:_MORE])
         if len(wrong) > _MORE:
             yield f"- {case.name}: {len(wrong) - _MORE} more"
-
-
-def _right(counted: list[int]) -> str:
-    right, told = counted
-    return f"{right} of {told}" if told else "not measured"
 
 
 def _share(rows: list[Row]) -> list[str]:

@@ -35,11 +35,21 @@ _LAUNCHERS = {
 
 
 class ProgramJob(TrainingJob):
-    """A run of a case's program. A fork server has one at a time."""
+    """A run of a case's program. A fork server has one at a time.
 
-    def __init__(self, fork_server: ForkServer, case: Case, rank: int) -> None:
+    Args:
+        runner: the module that runs the program, with its arguments: by default that of the probe.
+    """
+
+    def __init__(
+        self,
+        fork_server: ForkServer,
+        case: Case,
+        rank: int,
+        runner: tuple[str, ...] = ("tensorwire_job", "-m", f"{__package__}.programs"),
+    ) -> None:
         self._launcher = case.launcher
-        modules = ("tensorwire_job", "-m", f"{__package__}.programs", case.program, *case.function.split())
+        modules = (*runner, case.program, *case.function.split())
         super().__init__(fork_server, {}, modules=modules, TW_FAULTS_RANK=str(rank), **case.environment)
 
     def restart(self) -> None:

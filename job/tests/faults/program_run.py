@@ -49,7 +49,7 @@ def run(fork_server: ForkServer, case: Case, rank: int, record: Record | None = 
 
 def _of_the_living(job: ProgramJob, case: Case, record: Record | None) -> tuple[list[Poll], float]:
     with closing(LocalWatch(job.nodes[0], GATES, record)) as watch:
-        start = _await_fault(job, watch)
+        start = await_fault(job, watch)
         seconds = case.seconds if record is None else min(case.seconds, _RECORDED_SECONDS)
         found = watch.wait(start + seconds - time.monotonic(), lambda findings: any(map(is_finding, findings)))
         if found:
@@ -59,7 +59,7 @@ def _of_the_living(job: ProgramJob, case: Case, record: Record | None) -> tuple[
 
 def _of_the_dead(job: ProgramJob, ending: Ending, record: Record | None) -> tuple[list[Poll], float]:
     """What `diagnose` says after the signal, by its own thresholds."""
-    start = _await_fault(job)
+    start = await_fault(job)
     _sleep(start + ending.seconds - time.monotonic())
     job.end_by(signal.Signals[ending.name], ending.gap)
     findings = _ask(job, ASKED, record)
@@ -86,7 +86,7 @@ class _RecordedJob(LocalJob):
         return seen
 
 
-def _await_fault(job: ProgramJob, watch: LocalWatch | None = None) -> float:
+def await_fault(job: ProgramJob, watch: LocalWatch | None = None) -> float:
     """The time of the fault, once it has come."""
     deadline = time.monotonic() + _START_SECONDS
     while (start := job.fault_time()) is None:

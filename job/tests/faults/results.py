@@ -85,14 +85,12 @@ class Results:
         self.rows: list[Row] = []
         self.failed: list[Row] = []
         self.skipped: dict[str, str] = {}
-        self.recorded: dict[str, list[int]] = {}  # by confidence: of the recordings of the matrix
         if path.exists():
             try:
                 known = json.loads(path.read_text())
                 self.rows = [row for row in known["runs"] if row["stage"] != stage or row["case"] not in forget]
                 self.failed = [row for row in known["failed"] if row["case"] not in forget]
                 self.skipped = known["skipped"]
-                self.recorded = known.get("recorded", {})
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(f"{path} holds no results to add to: {error!r}") from None
 
@@ -137,8 +135,6 @@ class Results:
         """Rows in one order, whichever was run first: results of two places are then easy to bring together."""
         self.rows.sort(key=lambda row: (row["case"], STAGES.index(row["stage"]), row["rank"]))
         facts = {"environment": self.environment, "skipped": self.skipped, "failed": self.failed}
-        if self.recorded:
-            facts["recorded"] = self.recorded
         head = json.dumps(facts, indent=1)[:-2]
         rows = ",\n".join(json.dumps(row) for row in self.rows)
         new = self._path.with_suffix(".new")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from functools import partial
 from statistics import median
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 JSON = ROOT / "job" / "benchmarks" / "results" / "diagnosis-unseen.json"
 _MORE = 2  # wrong runs shown of a variant
 _WIDTH = 600  # of what is said of one
+_SAID = re.compile(r"(?P<code>TW-\w+) (?P<suspects>no rank|.*?)(?: of .*?)? \((?P<confidence>\w+)\)")
 _UNSEEN = {  # groups, and what they are called
     "unseen": "unseen",
     "second": "second set",
@@ -89,6 +91,7 @@ def page(results: Results) -> str:
         _summary(rows),
         f"Looks at healthy jobs that had a finding: {false_looks(healthy)}.",
         *_confidence(rows, healthy),
+        *_kinds(rows),
         *_known("known", "Known before", rows),
         *_known("fourth", "After the fourth set", rows),
         *(part for group in _UNSEEN for part in _unseen(group, rows)),
@@ -154,6 +157,35 @@ def _confidence(rows: list[Row], healthy: list[Row]) -> list[str]:
         table(
             ("confidence", *(title for title, _, _ in _COLUMNS), "healthy"),
             ([level.value, *(cell(column, level) for column in columns)] for level in Confidence),
+        ),
+    ]
+
+
+def by_kind(rows: list[Row]) -> dict[str, dict[Confidence, tuple[int, int]]]:
+    """The unseen faults at first sight whose first finding named suspects, by its code and confidence: in how many of
+    them the suspects were right, and how many there were."""
+    counted: dict[tuple[str, Confidence], list[bool]] = defaultdict(list)
+    for row in with_faults([row for group in _UNSEEN for row in of_stage(rows, group, FIRST)]):
+        said = _SAID.match(row["said"])
+        if said and said["suspects"] != "no rank":
+            counted[said["code"], Confidence(said["confidence"])].append(row["rank_right"])
+    found: dict[str, dict[Confidence, tuple[int, int]]] = defaultdict(dict)
+    for (code, confidence), right in sorted(counted.items()):
+        found[code][confidence] = sum(right), len(right)
+    return dict(found)
+
+
+def _kinds(rows: list[Row]) -> list[str]:
+    known = by_kind(rows)
+    return [
+        "At first sight, by the first finding: in how many of the unseen faults its suspects were right, of those in "
+        "which it named suspects.",
+        table(
+            ("code", *(level.value for level in Confidence)),
+            (
+                [code, *("{} of {}".format(*levels[each]) if each in levels else "none" for each in Confidence)]
+                for code, levels in known.items()
+            ),
         ),
     ]
 

@@ -68,6 +68,12 @@ def test_start_tells_processes_apart(start: Start) -> None:
     assert child.start_ticks >= own.start_ticks
     uptime = float(Path("/proc/uptime").read_text().split()[0])
     assert 0 <= uptime - child.start_ticks / os.sysconf("SC_CLK_TCK") < 5
+    assert -1 < time.time() - process.started(child.start_ticks) < 60
+
+
+def test_the_parent_of_a_process(start: Start) -> None:
+    assert process.parent(start(SLEEP).pid) == os.getpid()
+    assert process.parent(2**22 + 1) == 0, "there is none of this pid"
 
 
 def test_name_of_the_program_confuses_nothing(start: Start) -> None:

@@ -14,6 +14,7 @@ import torch.distributed as dist  # noqa: E402
 from tensorwire_job.page import native  # noqa: E402
 from tensorwire_job.page.recorder_entries import operation_info  # noqa: E402
 from tensorwire_job.rank.operation_timing import _KINDS, _Describer  # noqa: E402
+from tensorwire_job.service.recorder_pickle import read_pickle  # noqa: E402
 
 OWN, OTHER = torch.ones(4), torch.empty(4)
 CALLS = {
@@ -57,3 +58,10 @@ def test_the_function_that_made_an_all_reduce_changes_its_name_alone() -> None:
     assert native.OPERATIONS[named.operation] == "reduce_scatter"
     assert (plain.signature, plain.numel, plain.sequence) == (named.signature, named.numel, named.sequence)
     assert operation_info(entry, function="all_reduce").operation == plain.operation
+
+
+def test_a_dump_is_read_without_python_as_python_reads_it() -> None:
+    dist.all_reduce(OWN)
+    data = torch._C._distributed_c10d._dump_fr_trace()  # type: ignore[attr-defined]
+    assert read_pickle(data)["entries"]
+    assert read_pickle(data) == pickle.loads(data)

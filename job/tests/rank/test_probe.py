@@ -12,8 +12,9 @@ import pytest
 
 from job.tests.support.one_rank import left, run_rank
 from job.tests.support.probe_jobs import PROBE, environment, run
-from tensorwire_job.page import native
+from tensorwire_job.page import native, script_file
 from tensorwire_job.page.control import ControlRequest, read_control, write_control
+from tensorwire_job.page.directory import page_path
 
 if TYPE_CHECKING:
     import subprocess
@@ -36,6 +37,10 @@ def kind_of(exit_reason: str) -> str:
         ("import sys; sys.exit(7)", "exit 7"),
         ("import sys; sys.exit('no data')", "exit 1"),
         ("def f():\n    raise ValueError('bad\\n shape')\nf()", "ValueError: bad shape"),
+        (
+            "raise RuntimeError('[a.cc:7] Reset [::1]:9. This is typically caused by a remote worker crashing. Check')",
+            "RuntimeError: Reset [::1]:9",
+        ),
         ("def f(\n", "SyntaxError: '(' was never closed (train.py, line 1)"),
         pytest.param(
             "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError(1) from e", "KeyError: 1", marks=SLOW
@@ -45,6 +50,10 @@ def kind_of(exit_reason: str) -> str:
         ("import os; os.kill(os.getpid(), 2)", "KeyboardInterrupt"),
         ("import os; os.kill(os.getpid(), 15)", "SIGTERM"),
         pytest.param("import os; os.kill(os.getpid(), 1)", "SIGHUP", marks=SLOW),
+        (
+            "import os\ntry:\n    os.kill(os.getpid(), 2)\nexcept KeyboardInterrupt:\n    os.kill(os.getpid(), 15)",
+            "SIGTERM",
+        ),
         pytest.param("raise ValueError('x' * 300)", "ValueError: " + "x" * 240 + "...", marks=SLOW),
         ("raise ValueError('x' + '€' * 100)", "ValueError: x" + "€" * 79 + "..."),
         ("import os; os._exit(4)", ""),
@@ -65,6 +74,7 @@ def test_scripts_run_as_without_the_launcher(text: str, exit_reason: str, direct
     found = left(directory)
     assert found.exit_reason == exit_reason
     assert (found.header.exit_ns != 0) == bool(exit_reason)
+    assert script_file.read(page_path(directory, 3, 0)) == script.name
     assert found.exit_kind == kind_of(exit_reason)
     sent = {2: "SIGINT", 15: "SIGTERM", 1: "SIGHUP"}
     assert found.signal == next((name for number, name in sent.items() if f"getpid(), {number})" in text), "")

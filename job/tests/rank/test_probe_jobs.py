@@ -142,7 +142,7 @@ def blocked_rank(observer: Observer) -> Rank:
 
 def test_calls_of_all_kinds_in_their_order_with_lines(run_job: RunJob) -> None:
     first, second = run_job("calls")
-    common = "all_reduce 1 4 -1 True", "broadcast 3 2 -1 True"
+    common = "all_reduce 1 4 -1 True", "broadcast 3 2 1 True"
     assert first.splitlines() == [
         common[0], "all_to_all 2 3 -1 True 2 1 2 1", "send 1 5 1 True", common[1], "all_reduce 4 4 -1 True",
     ]  # fmt: skip
@@ -157,7 +157,7 @@ def test_an_exchange_that_the_recorder_does_not_have_yet_shifts_no_other(run_job
 
 
 TOLD = {
-    "reduce": [["reduce 2 4 0", "reduce 1 4 -1", "reduce 2 4 0"], ["reduce 2 4 1", "reduce 1 4 -1", "reduce 2 4 1"]],
+    "reduce": [["reduce 2 4 0", "reduce 1 4 0", "reduce 2 4 0"], ["reduce 2 4 1", "reduce 1 4 0", "reduce 2 4 1"]],
     "reduce_scatter": [
         ["reduce_scatter_tensor 3 4 -1", "reduce_scatter 1 2 -1", "reduce_scatter 2 2 -1",
          "reduce_scatter_tensor 3 4 -1"],

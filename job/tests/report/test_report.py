@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from job.tests.faults import variant_page
 from job.tests.support.hung_job import hang, not_entered
 from job.tests.support.observations import member, observed, rank
 from tensorwire._ground import launcher
@@ -22,7 +23,7 @@ from tensorwire_job import model, report, words
 from tensorwire_job.model import Confidence
 from tensorwire_job.rank import probe as rank_probe
 from tensorwire_job.report import rank_status
-from tensorwire_job.report.codes import RECORDED, confidence_text
+from tensorwire_job.report.codes import NEW_FAULTS, confidence_text
 from tensorwire_job.report.history import MAX_INTERVALS, UNSEEN
 from tensorwire_job.report.rank_status import STATES
 from tensorwire_job.report.stack import for_reader
@@ -468,10 +469,20 @@ def test_times_for_a_reader(seconds: float, text: str) -> None:
     assert words.seconds(seconds) == text
 
 
-def test_the_share_of_right_verdicts_is_the_one_that_was_measured(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = json.loads((repository / "job/benchmarks/results/diagnosis-faults.json").read_text())
-    assert {level.value: list(share) for level, share in RECORDED.items()} == results["recorded"]
-    monkeypatch.setitem(RECORDED, Confidence.LOW, (0, 0))
-    assert "not measured" in confidence_text(Confidence.LOW)
+def test_the_share_of_right_findings_is_the_one_that_was_measured() -> None:
+    measured = {
+        code: {level: share for level, share in levels.items() if share[1] >= 5}
+        for code, levels in variant_page.by_kind(json.loads(variant_page.JSON.read_text())["runs"]).items()
+    }
+    assert {code: levels for code, levels in measured.items() if levels} == NEW_FAULTS
+
+
+def test_a_figure_is_of_findings_that_were_counted() -> None:
+    right, told = NEW_FAULTS["TW-H1"][Confidence.HIGH]
+    finding = not_entered()
+    text = f"high confidence: right in {right} of {told} faults that it had not met before"
+    assert confidence_text(finding) == text
+    assert confidence_text(finding, has_probe=False) == "high confidence"
+    for change in ({"level": "notice"}, {"suspects": []}, {"code": "TW-H3"}, {"confidence": Confidence.LOW}):
+        changed = dataclasses.replace(finding, **change)
+        assert confidence_text(changed) == f"{changed.confidence} confidence"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import shlex
@@ -223,11 +224,12 @@ def test_command_that_takes_too_long_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid, before = tmp_path / "pid", children()
-    past = on_finding.LIMIT_SECONDS
+    looks = itertools.count()
 
     def monotonic() -> float:
-        """The time is up as soon as the child has begun."""
-        return time.monotonic() + (past if pid.exists() and pid.read_text() else 0)
+        """The time is up once the child has begun: not before `take` and the deadline have looked, one time each."""
+        is_up = next(looks) > 1 and pid.exists() and pid.read_text()
+        return time.monotonic() + (on_finding.LIMIT_SECONDS if is_up else 0)
 
     monkeypatch.setattr(on_finding, "time", SimpleNamespace(monotonic=monotonic, strftime=time.strftime))
     with running(["sh", "-c", f"sleep 61 & echo $! > {shlex.quote(str(pid))}; wait"]) as (command, troubles):

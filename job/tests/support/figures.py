@@ -8,7 +8,8 @@ from typing import Any
 
 from job.benchmarks import RESULTS
 from job.tests.faults.cases import BY_NAME
-from job.tests.faults.variant_page import false_looks, of_stage, with_faults
+from job.tests.faults.variant_page import by_kind, false_looks, of_stage, with_faults
+from tensorwire_job.model import Confidence
 
 
 def _load(name: str) -> Any:
@@ -26,11 +27,6 @@ class Faults:
         """(right, all) of the cases of these kinds (lost, hang, slow, none); of all cases if none is named."""
         found = [run for run in self.runs if not kinds or BY_NAME[run["case"]].kind in kinds]
         return sum(not run["wrong"] for run in found), len(found)
-
-    def recorded(self, confidence: str) -> str:
-        """How many verdicts of a confidence were right in the recordings."""
-        right, told = _load("diagnosis-faults.json")["recorded"][confidence]
-        return f"{right} of {told}"
 
     def share(self, kind: str) -> str:
         """The count of one kind, as `319 of 320`."""
@@ -83,6 +79,10 @@ class Variants:
     def false_looks(self, group: str = "healthy", stage: str = "mended") -> str:
         """How many looks at jobs with nothing wrong had a finding."""
         return false_looks(with_faults(self._of(group, stage), are=False))
+
+    def new_faults(self, code: str, confidence: str) -> str:
+        """In how many unseen faults the suspects were right the first time, by code and confidence."""
+        return "{} of {}".format(*by_kind(self._runs)[code][Confidence(confidence)])
 
     def high_confidence(self, *columns: tuple[str, str]) -> str:
         """How many verdicts of high confidence were right, in these groups and stages."""

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tensorwire_job.node import stacks
-from tensorwire_job.page import native
+from tensorwire_job.page import native, script_file
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.service import follow
 
 
-def write_pages(directory: Path, run_id: str = "a-run", *, hangs: bool = True) -> list[int]:
+def write_pages(directory: Path, run_id: str = "a-run", *, hangs: bool = True, script: str = "") -> list[int]:
     """What the probes of four ranks write, all of them in this process. Rank 1 has not entered operation 8; of a job
     that does not hang none has. Returns the handles of the pages."""
     directory.mkdir(mode=0o700)
@@ -22,6 +22,7 @@ def write_pages(directory: Path, run_id: str = "a-run", *, hangs: bool = True) -
         waits = hangs and rank != 1
         path = page_path(directory, rank, 0)
         handles.append(native.create(str(path), run_id, rank, 4, 0))
+        script_file.write(path, script)
         slot = native.slot(handles[-1], 0xC0FFEE, b"default_pg", 4)
         native.counts(handles[-1], slot, 8 if waits else 7, 7)
         if waits:

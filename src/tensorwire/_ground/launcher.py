@@ -42,6 +42,7 @@ def launch(arguments: list[str], usage: str, launcher: str, begin: Callable[[], 
         hook(kind, error.with_traceback(own), own)
 
     sys.excepthook = excepthook
+    sys.argv = list(rest)
     begin()
     code, module = _find_module(rest) if is_module else _find_script(rest)
     sys.modules["__main__"] = module
@@ -56,7 +57,6 @@ def _find_script(arguments: list[str]) -> tuple[CodeType, ModuleType]:
     except OSError as error:
         print(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
         sys.exit(2)
-    sys.argv = arguments
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
     module = _new_main(path, SourceFileLoader("__main__", path))
@@ -65,7 +65,6 @@ def _find_script(arguments: list[str]) -> tuple[CodeType, ModuleType]:
 
 def _find_module(arguments: list[str]) -> tuple[CodeType, ModuleType]:
     name = arguments[0]
-    sys.argv = list(arguments)
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:

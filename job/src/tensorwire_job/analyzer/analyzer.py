@@ -14,6 +14,7 @@ from .verdicts.hangs import find_hangs
 from .verdicts.no_progress import find_no_progress
 from .view import transport
 from .view.job import Job
+from .view.signals import may_end
 from .view.states import waits_elsewhere
 from .view.work import STEPS
 
@@ -118,7 +119,7 @@ def _judge(job: Job, memory: Memory) -> list[Verdict]:
     if failed:
         job = replace(job, ranks=memory.ranks.as_gone(failed))
     dead = {number: job.ranks[number] for number in (*sorted(memory.dead), *failed)}
-    if (dead or memory.has_halted()) and not memory.are_more_to_go(dead):
+    if (dead or may_end(job)) and not memory.are_more_to_go(dead):
         known = {number for verdict in memory.current if verdict.kind == "lost" for number in verdict.finding.suspects}
         ended = find_ended(job, dead, memory.recent_hangs, known)
         if ended is not None:

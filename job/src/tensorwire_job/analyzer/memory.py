@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import words
 from ..columns import RankColumns
 from ..model import Confidence
 from .verdicts.unlike_types import UnlikeTypes
 from .view.exit_reasons import LEFT, has_failed, is_secondary
 from .view.histories import CallHistories
+from .view.signals import SAME_SECONDS
+from .view.stacks import sides_of
 from .view.work import Work
 
 if TYPE_CHECKING:
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 _NO_FAILURE = ("", *LEFT)  # exit reasons
 _SAMPLES = 16
 _MOMENT_SECONDS = 2.5  # agents poll once a second
-_SAME_SECONDS = 1.0  # times that are known to a poll
 _ENDING_SECONDS = 20.0  # that a process may take to end, once it has said why
 
 
@@ -98,15 +100,9 @@ class Memory:
                 continue
             age = rank.process.exit_seconds if rank.process.exit_seconds is not None else self.time - since
             ages = (group.idle_seconds for group in rank.process_groups)
-            if all(idle is None or idle >= age - _SAME_SECONDS for idle in ages):
+            if all(idle is None or idle >= age - SAME_SECONDS for idle in ages):
                 failed[number] = age
         return failed
-
-    def has_halted(self) -> bool:
-        """Whether a signal came that ends a job, and no rank has completed anything since: who waits does not react."""
-        first = max(self.ranks.signals.values(), default=0.0)
-        since = first - _SAME_SECONDS
-        return since > 0.0 and not (self.ranks.rows.idle_seconds < since).any()
 
     def is_failing(self) -> bool:
         """Whether ranks are gone, or have said what they fail of and had no time yet to end."""
@@ -158,11 +154,17 @@ class Memory:
         finding = verdict.finding
         wanted = dict.fromkeys((*finding.suspects, *verdict.stacks_of))
         stacks = {number: self.stacks[number] for number in wanted if number in self.stacks}
+        sides, evidence = finding.sides, list(finding.evidence)
+        if verdict.witnesses and not finding.suspects and not sides and stacks.keys() == wanted.keys():
+            sides = sides_of(stacks)
+            if sides:
+                evidence.append(f"by their stacks, {' and '.join(map(words.ranks, sides))} stand at different places")
         return replace(
             finding,
             stacks=stacks,
+            sides=sides,
             suspects=list(finding.suspects),
-            evidence=list(finding.evidence),
+            evidence=evidence,
             ended=[number for number in finding.suspects if number in self.dead],
             circle=list(finding.circle),
         )

@@ -20,6 +20,7 @@ from ..model import Thresholds
 if TYPE_CHECKING:
     from ..model import Finding
     from ..service.follow import PolledJob
+    from ..service.job_directory import JobHere
 
     Take = Callable[[str, Sequence[Finding]], None]
 
@@ -179,18 +180,19 @@ def open_job(
 
 @contextmanager
 def open_jobs(
-    directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds
-) -> Iterator[tuple[list[tuple[PolledJob, Path]], dict[Path, float]]]:
-    """The job that was named, or else all of this user on this machine that are to be judged; and the directories of
-    those that ended too long ago, with the seconds since. FileNotFoundError as of `open_job`."""
-    from ..service.job_directory import jobs_here
+    directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds, *, with_old: bool
+) -> Iterator[tuple[list[tuple[PolledJob, JobHere]], list[JobHere]]]:
+    """The job that was named, or else all of this user on this machine that are to be judged, the newest first; and
+    those that ended too long ago. FileNotFoundError as of `open_job`."""
+    from ..service.job_directory import JobHere, jobs_here
 
-    judged: Sequence[Path | None] = [directory]
-    ended: dict[Path, float] = {}
-    if directory is None and analyzer_directory is None:
-        judged, ended = jobs_here()
+    if analyzer_directory is not None:
+        with open_job(directory, analyzer_directory, thresholds) as (source, path):
+            yield [(source, JobHere(path))], []
+        return
+    judged, old = jobs_here(directory, with_old=with_old)
     with ExitStack() as stack:
-        yield [stack.enter_context(open_job(each, analyzer_directory, thresholds)) for each in judged], ended
+        yield [(stack.enter_context(open_job(job.path, None, thresholds))[0], job) for job in judged], old
 
 
 def used(source: PolledJob, thresholds: Thresholds) -> tuple[Thresholds, str]:
@@ -202,11 +204,15 @@ def used(source: PolledJob, thresholds: Thresholds) -> tuple[Thresholds, str]:
     return thresholds, ""
 
 
-def check_alone(option: str) -> None:
-    """Refuse options that have no effect beside this one; --json has."""
+def check_alone(option: str, *others: str) -> None:
+    """Refuse options that have no effect beside this one; --json has, and these others."""
     for other in _given(dict.fromkeys(click.get_current_context().params)):
-        if other not in (option, "as_json"):
-            raise click.UsageError(f"--{_NAMES.get(other, other).replace('_', '-')} has no effect with --{option}")
+        if other not in (option, "as_json", *others):
+            raise click.UsageError(f"{_written(other)} has no effect with {_written(option)}")
+
+
+def _written(option: str) -> str:
+    return f"--{_NAMES.get(option, option).replace('_', '-')}"
 
 
 def _thresholds(options: dict[str, float], others: Thresholds | None = None) -> Thresholds:

@@ -73,16 +73,27 @@ def print_end(history: History) -> None:
         output.print_line(f"{which} ended {history.ago(history.ended_seconds)}{late}")
 
 
-def print_findings(findings: Sequence[Finding], history: History | None = None) -> None:
-    """Print each finding with its age, its evidence, its stacks and what to do. Jobs without the probe have no
-    history."""
-    from ..report.codes import MEANINGS, advice, circle_text, confidence_text, finding_line
+def report_options(path: Path) -> list[str]:
+    """The options by which `report` finds the job that was found at this path: of its pages, or of its analyzer."""
+    from ..service.journal import RECORDING
+
+    recording = path / RECORDING
+    return ["--recording", str(recording)] if recording.is_file() else ["--dir", str(path)]
+
+
+def print_findings(findings: Sequence[Finding], history: History | None = None, path: Path | None = None) -> None:
+    """Print each finding for a person who has read nothing: what is wrong, since when, how sure that is, why, where the
+    suspects stand, what to do, and the command to type next. Jobs without the probe have neither history nor path."""
+    from ..report.codes import MEANINGS, advice, circle_text, confidence_text
+    from ..report.next_command import next_command
     from ..report.stack import grouped
 
     for finding in findings:
-        meaning = MEANINGS[finding.code]
-        output.print_wrapped(finding_line(finding, history))
-        output.print_wrapped(f"  {meaning.title}; {confidence_text(finding.confidence, has_probe=history is not None)}")
+        facts = [history.age(finding)] if history else []
+        facts.append(confidence_text(finding, has_probe=history is not None))
+        mark = "" if finding.level == "finding" else ", notice: the exit code stays 0"
+        output.print_wrapped(finding.summary)
+        output.print_wrapped(f"  {'; '.join(facts)} ({finding.code}, {MEANINGS[finding.code].title}{mark})")
         for side in finding.sides:
             output.print_wrapped(f"  one side: {words.ranks(side)}")
         for fact in finding.evidence:
@@ -94,6 +105,9 @@ def print_findings(findings: Sequence[Finding], history: History | None = None) 
             for line in stack.splitlines():
                 output.print_line(f"    {line}")
         output.print_wrapped(f"  what to do: {advice(finding)}")
+        command = next_command(finding, history, report_options(path)) if history and path else ""
+        if command:
+            output.print_line(f"  next: {command}")
         print()
 
 

@@ -91,7 +91,7 @@ def command(
         limits, whose = arguments.used(source, limits)
         found = [episode.finding for episode in history.episodes.values()]
         if is_screen and history.last is not None:
-            verdict.print_findings(found, history)  # the screen is gone
+            verdict.print_findings(found, history, path)  # the screen is gone
             verdict.print_summary(history, found, limits, path, whose)
     for trouble in troubles:
         arguments.warn(trouble)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ..model import MAX_CALLS, MAX_COUNTS, Call, Operation
+from ..model import IN_THREAD, MAX_CALLS, MAX_COUNTS, Call, Operation
 
 _MAX_NBYTES: Final = 1 << 20
 _MAX_TEXT: Final = 64
@@ -68,7 +68,7 @@ def _call(row: Any) -> Call:
     group, sequence, name, dtype, numel, root, signature, line, counts = row
     texts_are_short = all(len(text) <= _MAX_TEXT for text in (group, name, dtype))
     are_known = min(numel, root) >= -1 and max(numel, root) < _MAX_VALUE and 0 <= signature < 1 << 64
-    if not (0 < sequence < _MAX_VALUE and texts_are_short and are_known and 0 <= line < 1 << 32):
+    if not (0 < sequence < _MAX_VALUE and texts_are_short and are_known and 0 <= line < 2 * IN_THREAD):
         raise ValueError
     if len(counts) > MAX_COUNTS or not all(type(count) is int and 0 <= count < _MAX_VALUE for count in counts):
         raise ValueError

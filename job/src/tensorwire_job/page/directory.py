@@ -1,8 +1,8 @@
 """The directory of a job's pages on one node: its place, its owner, and what is removed from it.
 
 It holds a page for each generation of a rank, `rank-<rank>-<restart count>.page`. Beside it are `.sock` (the worker
-server of that rank), `.stack` (its stacks, once asked for), `.calls` (its last calls, once it stands still) and
-`.nccl.page` (of NCCL's plugin in the same process). The control page is there too.
+server of that rank), `.script` (its script's name), `.stack` (its stacks, once asked for), `.calls` (its last calls,
+once it stands still) and `.nccl.page` (of NCCL's plugin in the same process). The control page is there too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_AGE_SECONDS = 24 * 3600.0
 _PAGE_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.page")
-_FILE_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.(page|sock|stack|calls|calls\.new)")
+_FILE_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.(page|sock|script|stack|calls|calls\.new)")
 
 
 def job_directory(run_id: str) -> Path:
@@ -115,7 +115,7 @@ def _remove_job(folder: Path) -> None:
 
 def remove_page(path: Path) -> None:
     """Remove a page and the files beside it."""
-    for suffix in (".sock", ".stack", ".calls", ".calls.new", ".page"):
+    for suffix in (".sock", ".script", ".stack", ".calls", ".calls.new", ".page"):
         path.with_suffix(suffix).unlink(missing_ok=True)
 
 

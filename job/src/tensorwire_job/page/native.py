@@ -73,7 +73,7 @@ class Header(ctypes.Structure):
         (_i32, "rank"),
         (_u32, "world_size restart_count flags control"),
         (_u64, "heartbeat_ns heartbeats exit_ns signal_ns setup_ns activity_ns pulse_ns"),
-        (_u32, "exit_kind signal setup crash"),
+        (_u32, "exit_kind signal setup exit_signal"),
         (ctypes.c_char * 256, "exit_reason"),
         (ctypes.c_char * 24, "phase activity"),
         (ctypes.c_char * 144, "names"),

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
 _PROC = Path("/proc")
 _CLOCK_TICK = 1 / os.sysconf("SC_CLK_TCK")
-_STATE, _USER_TICKS, _SYSTEM_TICKS, _START = 0, 11, 12, 19  # fields of stat, counted from the state on (proc(5))
+_STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, _START = (
+    0,
+    1,
+    11,
+    12,
+    19,
+)  # fields of stat, counted from the state on (proc(5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +57,30 @@ def boot_id() -> bytes:
 
 def read_stat(pid: int) -> Stat | None:
     """None if there is no such process, or not for us."""
+    fields = _stat_fields(pid)
+    if not fields:
+        return None
+    ticks = int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
+    return Stat(fields[_STATE].decode(), int(fields[_START]), ticks * _CLOCK_TICK)
+
+
+def parent(pid: int) -> int:
+    """The pid of its parent; 0 if there is no such process."""
+    fields = _stat_fields(pid)
+    return int(fields[_PARENT]) if fields else 0
+
+
+def _stat_fields(pid: int) -> list[bytes]:
     try:
         line = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
-        return None
-    fields = line[line.rindex(b")") + 2 :].split()  # a program's name may hold blanks and brackets
-    ticks = int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
-    return Stat(fields[_STATE].decode(), int(fields[_START]), ticks * _CLOCK_TICK)
+        return []
+    return line[line.rindex(b")") + 2 :].split()  # a program's name may hold blanks and brackets
+
+
+def started(start_ticks: int) -> float:
+    """When a process of this boot started, in seconds since 1970, by its ticks."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + start_ticks * _CLOCK_TICK
 
 
 def maps_file(pid: int, name: str) -> bool:

@@ -61,11 +61,8 @@ class RankPage:
     @property
     def exit_reason(self) -> str:
         """The reason that it told, or the signal that ended it."""
-        by_signal = ""
-        if self.header.exit_kind == native.INTERRUPTION:
-            by_signal = self.signal
-        elif self.header.exit_kind == native.CRASH:
-            by_signal = f"killed by {_signal_name(self.header.crash)}"
+        how = {native.INTERRUPTION: "", native.CRASH: "killed by "}.get(self.header.exit_kind)
+        by_signal = "" if how is None else how + _signal_name(self.header.exit_signal)
         return _text(self.header.exit_reason) or by_signal
 
     @property

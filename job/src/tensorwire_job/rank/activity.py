@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Final
 
+from .file_locks import waited_for
 from .store_waits import is_in_store
 
 _MAX_DEPTH: Final = 300
@@ -42,6 +43,8 @@ def is_in_init() -> bool:
 def main_activity() -> str:
     """The activity of the main thread; "" where it is in none of these. Takes tens of microseconds."""
     innermost = sys._current_frames().get(threading.main_thread().ident or 0)
+    if lock := waited_for(_outwards(innermost)):  # that it saves or compiles tells less
+        return lock
     found = "Store.wait" if innermost is not None and is_in_store(innermost) else ""
     for call in _outwards(innermost):
         found = _activity(call) or found

@@ -23,6 +23,7 @@ from tensorwire._ground.copies import not_copied
 from ..model import Thresholds
 from ..page import native
 from ..page.recorder_entries import MADE_OF_ALL_REDUCE, operation_info
+from .process_groups import TORCH_FUNCTIONS
 
 if TYPE_CHECKING:
     from .process_groups import BackendGroup, BackendGroups
@@ -36,9 +37,6 @@ _MIN_RATES = 10
 _MAX_RATES = 300
 _SLOW = Thresholds().slow_factor  # times that the analyzer calls slow are no good times
 _LASTING = 6  # slow rates for so many times the good times that are remembered, half an hour at most, are normal now
-
-_ROOTS = {"broadcast": "group_src", "scatter": "group_src", "reduce": "group_dst", "gather": "group_dst"}
-TORCH_FUNCTIONS = "distributed_c10d.py"
 
 
 @dataclass(slots=True)
@@ -70,6 +68,7 @@ class FlightRecorder:
         groups: of this rank.
         dump: gives JSON, with the ring's entries or without.
         num_collectives: counts those of a group by torch's name, see Messages.
+        root: gives that of an operation, see Arguments.
     """
 
     __reduce_ex__ = not_copied("the page of this process", "attach in the other process")
@@ -80,11 +79,13 @@ class FlightRecorder:
         groups: BackendGroups,
         dump: Callable[[bool], bytes],
         num_collectives: Callable[[str], int | None] = lambda _: None,
+        root: Callable[[str, range], int] = lambda *_: native.NO_ROOT,
     ) -> None:
         self._handle = handle
         self._groups = groups
         self._dump = dump
         self._num_collectives = num_collectives
+        self._root = root
         self._states: dict[str, _GroupState] = {}
         self._last_status = b""
         self._status: dict[str, tuple[int, int]] = {}
@@ -212,14 +213,15 @@ class FlightRecorder:
     def _read_ring(self, now: float) -> None:
         before = self._status
         newest: dict[str, Any] = {}
-        oldest_open: dict[str, Any] = {}
+        oldest_open: dict[str, tuple[Any, range]] = {}
         for entry in json.loads(self._dump(True)).get("entries", []):
             if entry["is_p2p"]:
                 continue
             key = str(entry["pg_id"])
-            newest[key] = entry
             if not entry["retired"] and entry["state"] != "completed":
-                oldest_open.setdefault(key, entry)
+                before_ns = newest[key]["time_created_ns"] if key in newest else 0
+                oldest_open.setdefault(key, (entry, range(before_ns, entry["time_created_ns"])))
+            newest[key] = entry
         taught = False
         for key, entry in newest.items():
             if key not in self._states:
@@ -239,8 +241,12 @@ class FlightRecorder:
         self._idle_seconds = _IDLE_SECONDS if taught else min(2 * self._idle_seconds, _MAX_IDLE_SECONDS)
         self._ring_from = now + (time.monotonic() - now) / _RING_SHARE
 
-    def _correct(self, state: _GroupState, newest: Any, oldest_open: Any) -> bool:
-        """Take over the ring's numbers of a group that stands still. Returns whether the offset was another one."""
+    def _correct(self, state: _GroupState, newest: Any, oldest_open: tuple[Any, range] | None) -> bool:
+        """Take over the ring's numbers of a group that stands still. Returns whether the offset was another one.
+
+        Args:
+            oldest_open: the entry, and when it was called.
+        """
         group = state.group
         offset = state.enqueued - newest["collective_seq_id"]
         taught = bool(offset != state.offset)
@@ -248,38 +254,34 @@ class FlightRecorder:
         collectives = self._num_collectives(group.torch_name)
         if collectives is not None and collectives >= 0:
             state.unseen = collectives - newest["collective_seq_id"]
+        operation, root, function = newest, native.NO_ROOT, ""
         if oldest_open is None:
             self._count(state, state.enqueued)
-            operation = newest
         else:
-            self._count(state, oldest_open["collective_seq_id"] - 1 + offset)
-            operation = oldest_open
-        root, function = native.NO_ROOT, ""
-        if oldest_open is not None:
-            root, function = waiting_call(operation["profiling_name"], group.torch_name)
-        info = operation_info(operation, root, function if operation is newest else "")
+            operation, called_ns = oldest_open
+            self._count(state, operation["collective_seq_id"] - 1 + offset)
+            root = self._root(group.torch_name, called_ns)
+            if operation is newest:
+                function = _waiting_function(operation["profiling_name"], group.torch_name)
+        info = operation_info(operation, root, function)
         native.describe(self._handle, group.slot, info, _enter_ns(operation, state.wall_ns))
         return taught
 
 
-def waiting_call(profiling_name: str, torch_name: str) -> tuple[int, str]:
-    """The root, within the group, of an operation that a thread waits in, and torch's function that called it.
-
-    NO_ROOT and "" if none is found, or nothing is to be learnt: the recorder keeps neither. The root is a variable of
-    that function, if Python called it.
-    """
-    name = profiling_name.partition(":")[2]
-    functions = MADE_OF_ALL_REDUCE.keys() if name == "all_reduce" else {name} & _ROOTS.keys()
-    for innermost in sys._current_frames().values() if functions else ():
+def _waiting_function(profiling_name: str, torch_name: str) -> str:
+    """torch's function that called an all_reduce that a thread waits in, for the recorder does not keep it; "" if none
+    is found, or nothing is to be learnt."""
+    if profiling_name.partition(":")[2] != "all_reduce":
+        return ""
+    for innermost in sys._current_frames().values():
         frame: FrameType | None = innermost
         while frame is not None:
             function = frame.f_code.co_name
-            is_one = function in functions and frame.f_code.co_filename.endswith(TORCH_FUNCTIONS)
+            is_one = function in MADE_OF_ALL_REDUCE and frame.f_code.co_filename.endswith(TORCH_FUNCTIONS)
             if is_one and getattr(frame.f_locals.get("group"), "group_name", "") == torch_name:
-                root = frame.f_locals.get(_ROOTS.get(function, ""))
-                return root if isinstance(root, int) else native.NO_ROOT, function
+                return function
             frame = frame.f_back
-    return native.NO_ROOT, ""
+    return ""
 
 
 def _enter_ns(entry: Any, wall_ns: int) -> int:

@@ -29,7 +29,7 @@ from tensorwire._ground.copies import not_copied
 
 from ..page import native
 from ..page.recorder_entries import collective_signature
-from .calls import EXCHANGES
+from .arguments import NOTED, ROOT
 from .messages import OPERATIONS
 from .process_groups import sequence_number
 
@@ -71,7 +71,6 @@ _KINDS: Final = {
 }
 _MAX_INFOS: Final = 4096
 _CALLBACK_SECONDS: Final = 1.0  # that the end of the process waits for callbacks at most
-_ROOT: Final = "root_rank"
 _UNNUMBERED: Final = ("", "monitored_barrier")  # gloo counts them, though ranks of a group differ in those
 
 
@@ -153,7 +152,7 @@ class Dispatcher:
             library = torch.library.Library("c10d", "IMPL")
             for name, kind in _KINDS.items():
                 packet = getattr(torch.ops.c10d, name, None)
-                if packet is not None and name not in OPERATIONS and name not in EXCHANGES:
+                if packet is not None and name not in OPERATIONS and name not in NOTED:
                     library.impl(name, self._kernel(packet.default, kind), "BackendSelect", with_keyset=True)
             self._library = library
 
@@ -180,7 +179,7 @@ class Dispatcher:
         names = [argument.name for argument in operator._schema.arguments]
         group_at = names.index("process_group")
         async_at = names.index("async_op") if "async_op" in names else len(names)
-        root_at = names.index(_ROOT) if _ROOT in names else None
+        root_at = names.index(ROOT) if ROOT in names else None
         redispatch = operator.redispatch
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         unbox_group, unbox_work = torch.distributed.ProcessGroup.unbox, torch.distributed.Work.unbox

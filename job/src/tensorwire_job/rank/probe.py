@@ -31,10 +31,11 @@ from ..page import process
 HEARTBEAT_SECONDS: Final = 0.2
 """Each takes the interpreter's lock from a thread that works. The pulse of the page does not, and tells of a death."""
 _JOIN_SECONDS: Final = 1.0  # the most that the end of the process waits for the thread
-_SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, and an exit reason is short
+_OF_GLOO: Final = re.compile(r"\[[^\]\s]*:\d+\] |\. This is typically caused by a remote worker.*")  # reasons are short
 _MAX_FAILURES: Final = 5  # heartbeats in a row that may fail before the probe gives up
 _SIGNALS_EVERY: Final = 5  # heartbeats: handlers that the script sets are found so soon
 _ACTIVITY_EVERY: Final = 3  # heartbeats
+_KEPT_LOOKS: Final = 60  # at activities, for which one is kept that the death of another process has ended
 _OUTLIVED_NS: Final = 60 * 10**9  # a process that works for so long after a signal was not ended by it
 TESTED_TORCH: Final = ("2.13",)
 
@@ -114,6 +115,7 @@ class _Probe:
         self._sampler: _Sampler | None = None
         self._setup = 0
         self._activity = ""
+        self._num_kept = 0
         self._handler: int | None = None  # Python's own, in C, of SIGINT
         self._num_heartbeats = 0
         self._ends = threading.Event()
@@ -128,7 +130,7 @@ class _Probe:
 
     def set_exit_reason(self, text: str, kind: int) -> None:
         if self._handle is not None and self.pid == os.getpid():
-            _native().exit_reason(self._handle, kind, _cut(text.encode("utf-8", "replace")))
+            _native().exit_reason(self._handle, kind, _cut(text))
 
     def show_phase(self, text: str) -> None:
         if self._handle is not None:
@@ -136,7 +138,7 @@ class _Probe:
 
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with suppress(Exception):
-            text = " ".join(_SOURCE_PLACE.sub("", f"{kind.__name__}: {error}").split()).removesuffix(":")
+            text = " ".join(_OF_GLOO.sub("", f"{kind.__name__}: {error}").split()).removesuffix(":")
             self.set_exit_reason(text, _INTERRUPTION if issubclass(kind, KeyboardInterrupt) else _FAILURE)
             if self._sampler is not None and self.pid == os.getpid():
                 self._sampler.poll_closely()  # this rank may die of its last call
@@ -160,7 +162,7 @@ class _Probe:
 
     def _create(self, rank: int, world_size: int) -> None:
         from ..page import directory as pages
-        from ..page import stack_file
+        from ..page import script_file, stack_file
         from ..page.rank_page import read_page
 
         run_id = _run_id()
@@ -175,6 +177,8 @@ class _Probe:
         handle = _native().create(str(path), run_id, rank, world_size, restart_count)
         self._handle, self._path = handle, path
         _native().start_pulse(handle)
+        with suppress(Exception):
+            script_file.write(path, sys.argv[0])
         with suppress(Exception):
             stack_file.listen(path)
         self._watch_signals()
@@ -232,11 +236,15 @@ class _Probe:
     def _show_activity(self) -> None:
         """Show the activity while nothing is completed: a rank that trains is not looked at."""
         from .activity import main_activity
+        from .file_locks import is_left_by_death
 
         is_busy = self._sampler is not None and self._sampler.has_completed_some()
         if is_busy:
             _native().outlive_signal(self._handle, _OUTLIVED_NS)
-        activity = "" if is_busy else main_activity()
+        if self._num_kept < _KEPT_LOOKS and is_left_by_death(self._activity):
+            self._num_kept += 1  # the job may be ending, in operations that fail: the page tells what it waited for
+            return
+        self._num_kept, activity = 0, "" if is_busy else main_activity()
         if activity != self._activity:
             self._activity = activity
             _native().activity(self._handle, activity.encode())
@@ -264,6 +272,7 @@ class _Sampler:
     def __init__(self, handle: int, path: Path) -> None:
         import torch._C._distributed_c10d as c10d
 
+        from .arguments import Arguments
         from .calls import Calls
         from .flight_recorder import FlightRecorder
         from .messages import Messages
@@ -276,15 +285,15 @@ class _Sampler:
         self._groups = groups = BackendGroups(handle)
         recorders: dict[str, Any] = {name: getattr(c10d, f"{name}_json", None) for name in _DUMPS}
         pickled = [getattr(c10d, name, None) for name in _DUMPS]
-        self._messages = Messages(handle, groups)
+        self._messages, arguments = Messages(handle, groups), Arguments()
         self._recorders = [
-            FlightRecorder(handle, groups, _dump(function), self._messages.num_collectives)
+            FlightRecorder(handle, groups, _dump(function), self._messages.num_collectives, arguments.root)
             for function in recorders.values()
             if function is not None
         ]
         self._dispatcher = Dispatcher(handle, groups, self._recorders[0] if recorders[_DUMPS[0]] else None)
-        self._calls = Calls(path, groups, [_with_stacks(each) for each in pickled if each], self._messages)
-        for each in (self._messages, self._calls):
+        self._calls = Calls(path, groups, [_with_stacks(each) for each in pickled if each], self._messages, arguments)
+        for each in (self._messages, arguments):
             each.register(self._dispatcher.kernel, lambda: self._dispatcher.is_timing)
         self._has_server = False
 
@@ -363,10 +372,13 @@ def _has_inductor() -> bool:
     return module is not None and not getattr(module.__spec__, "_initializing", False)
 
 
-def _cut(text: bytes) -> bytes:
+def _cut(text: str) -> bytes:
     """An exit reason as far as it fits into the page, with dots for the rest."""
+    from ..words import shortened
+
     room = _native().Header.exit_reason.size - 1
-    return text if len(text) <= room else text[: room - 3].decode("utf-8", "ignore").encode() + b"..."
+    code = shortened(text, room).encode("utf-8", "replace")
+    return code if len(code) <= room else code[: room - 3].decode("utf-8", "ignore").encode() + b"..."
 
 
 def _native() -> ModuleType:

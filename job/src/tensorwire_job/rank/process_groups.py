@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Final
 
 from tensorwire._ground.copies import not_copied
@@ -12,6 +14,9 @@ from ..members import MAX_DIMENSIONS, grid_of
 from ..page import native
 from ..page.recorder_entries import shown_name
 
+_NAME: Final = 0xFFFFFFFF << 32  # the half of an id that all groups of one name have, see ProcessGroup
+_MAKES: Final = "_new_group_with_tag"  # torch's function
+TORCH_FUNCTIONS: Final = "distributed_c10d.py"
 _MAX_UNUSED: Final = 32  # groups in the page that have a slot before their first operation: some are never used
 
 
@@ -37,19 +42,21 @@ class BackendGroups:
         self._groups: dict[tuple[str, str], BackendGroup] = {}
         self._pairs: dict[int, int] = {}  # slots of pairs of ranks; -1: the page has no room
         self._state: tuple[int, ...] = ()  # of torch's tables, as they were read last
+        self._is_making = False
 
     def poll(self) -> None:
         """Show groups and members as soon as they exist: a rank may wait in a group that others never use."""
         from torch.distributed.distributed_c10d import _world
 
         state = id(_world.default_pg), _world.group_count, len(_world.pg_group_ranks)
-        if state == self._state:
+        if state == self._state and not self._is_making:
             return
+        made = self._show_in_making()
         # A number stands for all groups that this rank is not in.
         present = [each for each in list(_world.pg_group_ranks) if not isinstance(each, int)]
         # Groups of another world may have the same names.
-        self._retire(set() if state[:1] != self._state[:1] else {each.group_name for each in present})
-        self._state = state
+        self._retire(made if state[:1] != self._state[:1] else made | {each.group_name for each in present})
+        self._state, self._is_making = state, bool(made)
         configurations = _world.pg_backend_config
         for process_group in present:
             if len(self._groups) >= _MAX_UNUSED:
@@ -57,14 +64,34 @@ class BackendGroups:
             backend = _main_backend(configurations.get(process_group, ""))
             self.find(process_group.group_name, process_group.group_desc, backend)
 
-    def find(self, torch_name: str, description: str, backend: str) -> BackendGroup:
-        """The group that the Flight Recorder calls by these names."""
+    def _show_in_making(self) -> set[str]:
+        """Show the groups that threads are about to make, with their lists. Returns torch's names of them."""
+        made = set[str]()
+        for innermost in sys._current_frames().values():
+            frame: FrameType | None = innermost
+            while frame is not None:
+                if frame.f_code.co_name == _MAKES and frame.f_code.co_filename.endswith(TORCH_FUNCTIONS):
+                    values = frame.f_locals
+                    name, ranks = values.get("group_name", ""), values.get("ranks")
+                    if name and ranks and values.get("global_rank") in ranks and len(self._groups) < _MAX_UNUSED:
+                        description = values.get("group_desc") or ""
+                        self.find(name, description, _main_backend(values.get("backend", "")), ranks)
+                    made.add(name)
+                frame = frame.f_back
+        return made
+
+    def find(self, torch_name: str, description: str, backend: str, ranks: Sequence[int] = ()) -> BackendGroup:
+        """The group that the Flight Recorder calls by these names.
+
+        Args:
+            ranks: of a group that torch does not have yet.
+        """
         group = self._groups.get((torch_name, backend))
         if group is None:
-            ranks = _ranks(torch_name)
+            ranks = ranks or _ranks(torch_name)
             # Ranks of one job may use one name for different groups; their members tell those apart.
             identity = f"{backend}|{torch_name}|{','.join(map(str, ranks))}"
-            number = native.hash64(identity.encode()) or 1
+            number = native.hash64(torch_name.encode()) & _NAME | native.hash64(identity.encode()) & ~_NAME or 1
             group = BackendGroup(number, -1, shown_name(torch_name, description), ranks, torch_name)
             self._show(group)
             if ranks:

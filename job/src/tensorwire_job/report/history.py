@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import words
 from ..columns import RankColumns
-from ..model import SETUPS, Observation
+from ..model import SETUPS, Observation, group_title
 from ..numbered import Family, families
 from .before import before
 from .rank_status import statuses
@@ -236,7 +236,7 @@ class History:
         for row, least in _slowest_rows(ranks):
             identity, name, size = ranks.group(row)
             completed[identity] = least
-            groups[identity] = name, size
+            groups[identity] = group_title(name), size
         family_of = families(groups.values())
         rates: dict[Family, list[float]] = defaultdict(list)
         for key, count in completed.items():
@@ -262,13 +262,13 @@ def _remembered(observation: Observation) -> dict[Family, Rate]:
     for rank in observation.ranks.values():
         for group in rank.process_groups:
             groups[group.id].append(group)
-    family_of = families((members[0].name, members[0].size) for members in groups.values())
+    family_of = families((group_title(members[0].name), members[0].size) for members in groups.values())
     rates: dict[Family, list[float]] = defaultdict(list)
     for members in groups.values():
         known = [member.baseline_rate for member in members if member.baseline_rate]
         if known:
             goes_on = all(member.idle_seconds == 0.0 for member in members)
-            rates[family_of[members[0].name, members[0].size]].append(min(known) if goes_on else 0.0)
+            rates[family_of[group_title(members[0].name), members[0].size]].append(min(known) if goes_on else 0.0)
     return {family: Rate(min(values), median(values), max(values)) for family, values in rates.items()}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import words
 from ..columns import RankColumns, taken
-from ..model import LIVES
+from ..model import LIVES, group_title
 from ..numbered import without_number
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Statuses(Sequence[RankStatus]):
             state=STATES[columns.states[index]],
             operation=operation.name if operation else "",
             sequence=int(columns.sequences[index]),
-            process_group=name or identity,
+            process_group=group_title(name or identity),
             phase=self._ranks.phases.get(number, ""),
             seconds=float(columns.seconds[index]),
             behind=int(columns.behind[index]),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-import stat
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,13 +14,11 @@ from .. import words
 from ..analyzer.graph import Graph, Need, explain
 from ..analyzer.view.confidence import Basis, confidence_of
 from ..analyzer.view.verdict import MAX_SUSPECTS
-from ..model import MAX_RANKS, Finding
+from ..model import Finding
+from .rank_files import read_files
 
 if TYPE_CHECKING:
     from ..model import Code
-
-MAX_FILES: Final = 1 << 14
-"""More files in one directory are not of ranks."""
 
 _MAX_NBYTES: Final = 1 << 18  # of a file
 _MAX_KEPT: Final = 1 << 14  # characters of a stack; every rank's is kept until it is known who is shown
@@ -91,63 +86,16 @@ class _Function:
 
 
 def read_places(directory: Path) -> tuple[dict[int, StackPlace], dict[str, str]]:
-    """Where the ranks stand, and why the other files of the directory are left out, by name.
-
-    The last number in the name of a file is the rank. The newest of several files of one rank is taken.
-
-    Raises:
-        OSError: the directory cannot be read.
-        ValueError: it has more than MAX_FILES files.
-    """
-    with os.scandir(directory) as entries:
-        files = list(islice((entry for entry in entries if not entry.is_dir(follow_symlinks=False)), MAX_FILES + 1))
-    if len(files) > MAX_FILES:
-        raise ValueError(f"{directory} has more than {MAX_FILES:,} files, expected one of each rank")
-    places: dict[int, StackPlace] = {}
-    names: dict[int, str] = {}
-    skipped: dict[str, str] = {}
-    for file in sorted(files, key=lambda file: (-_changed(file), file.name)):
-        numbers = _NUMBER.findall(file.name)
-        rank = int(numbers[-1]) if numbers else MAX_RANKS
-        if rank >= MAX_RANKS:
-            skipped[file.name] = "its name has no number of a rank"
-            continue
-        try:
-            place = _place(_read(file))
-        except OSError as error:
-            skipped[file.name] = error.strerror or str(error)
-            continue
-        if isinstance(place, str):
-            skipped[file.name] = place
-        elif rank in places:
-            skipped[file.name] = f"{names[rank]} is of rank {rank} too, and is no older"
-        else:
-            places[rank], names[rank] = place, file.name
+    """Where the ranks stand, and why the other files of the directory are left out, by name; errors as of
+    `read_files`."""
+    found, skipped = read_files(directory, _MAX_NBYTES, lambda file: _place(file.data.decode(errors="replace")))
+    places = {rank: place for rank, (_, place) in found.items()}
     waiting = {word for place in places.values() if place.call for word in place.program}
     for rank, place in list(places.items()):
         if waiting and not place.call and place.program and place.program.isdisjoint(waiting):
-            skipped[names[rank]] = f"it is of another program ({', '.join(sorted(place.program))})"
+            skipped[found[rank][0]] = f"it is of another program ({', '.join(sorted(place.program))})"
             del places[rank]
-    return dict(sorted(places.items())), dict(sorted(skipped.items()))
-
-
-def _changed(file: os.DirEntry[str]) -> int:
-    try:
-        return file.stat().st_mtime_ns
-    except OSError:  # it has gone: to open it says why
-        return 0
-
-
-def _read(file: os.DirEntry[str]) -> str:
-    """The front of a file."""
-    # Without O_NONBLOCK a pipe, and some files of /proc, would be waited for.
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        return os.read(descriptor, _MAX_NBYTES).decode(errors="replace")
-    finally:
-        os.close(descriptor)
+    return places, dict(sorted(skipped.items()))
 
 
 def findings_of(places: dict[int, StackPlace]) -> list[Finding]:

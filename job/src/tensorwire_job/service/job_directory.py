@@ -6,14 +6,31 @@ import errno
 import os
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..page import process
+from ..page import process, script_file
 from ..page.directory import is_ours, root_directory
 from ..page.rank_page import read_page
 
 _JUDGED_SECONDS: Final = 3600.0  # after its end
+
+
+@dataclass(frozen=True, slots=True)
+class JobHere:
+    """A job with pages on this machine.
+
+    Attributes:
+        script: the name of its script or module; "" where that is not known.
+        started: when its first rank did, in seconds since 1970; None where that is not known.
+        ended_seconds: since one of its ranks was heard of; 0 while one lives.
+    """
+
+    path: Path
+    script: str = ""
+    started: float | None = None
+    ended_seconds: float = 0.0
 
 
 def root_of(directory: Path | None) -> Path:
@@ -39,20 +56,20 @@ def job_directory(directory: Path | None) -> Path:
     return found
 
 
-def jobs_here() -> tuple[list[Path], dict[Path, float]]:
-    """The directories of this user's jobs on this machine: those to judge, and the others with the seconds since their
-    end; both the newest first.
+def jobs_here(directory: Path | None = None, *, with_old: bool = False) -> tuple[list[JobHere], list[JobHere]]:
+    """This user's jobs on this machine, or the one of a directory: those to judge, and the others; the newest first.
 
-    A job is judged if it runs, if it ended within the last hour, or if it is the newest.
+    A job is judged if it runs, if it ended within the last hour, or if it is the newest; with `with_old` each is.
 
     Raises:
         FileNotFoundError: there is no job.
     """
-    ended = {path: _ended_seconds(pages) for path, pages in _pages_by_directory(None).items()}
-    if not ended:
-        raise _no_job(None)
-    judged = [path for number, path in enumerate(ended) if number == 0 or ended[path] <= _JUDGED_SECONDS]
-    return judged, {path: seconds for path, seconds in ended.items() if path not in judged}
+    found = list(_pages_by_directory(directory).items())[: 1 if directory else None]
+    if not found:
+        raise _no_job(directory)
+    jobs = [_job_here(path, pages) for path, pages in found]
+    old = [] if with_old else [job for job in jobs[1:] if job.ended_seconds > _JUDGED_SECONDS]
+    return [job for job in jobs if job not in old], old
 
 
 def _pages_by_directory(directory: Path | None) -> dict[Path, list[Path]]:
@@ -67,18 +84,18 @@ def _pages_by_directory(directory: Path | None) -> dict[Path, list[Path]]:
     return found
 
 
-def _ended_seconds(pages: list[Path]) -> float:
-    """Since one of these ranks was heard of; 0 while one lives. A page that tells nothing is as old as its file."""
-    ages = []
+def _job_here(directory: Path, pages: list[Path]) -> JobHere:
+    """What these pages tell. One that tells nothing is as old as its file."""
+    ages, starts = [], []
     for path in pages:
         page = read_page(path)
         if page is None or page.boot_id != process.boot_id():
             ages.append(time.time() - _changed(path))
-        elif page.is_alive:
-            return 0.0
-        else:
-            ages.append(time.monotonic() - page.header.heartbeat_ns / 1e9)
-    return max(0.0, min(ages))
+            continue
+        starts.append(process.started(page.header.start_time))
+        ages.append(0.0 if page.is_alive else time.monotonic() - page.header.heartbeat_ns / 1e9)
+    script = next(filter(None, map(script_file.read, pages)), "")
+    return JobHere(directory, script, min(starts, default=None), max(0.0, min(ages)))
 
 
 def _no_job(directory: Path | None) -> FileNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import itertools
 import os
@@ -164,6 +165,16 @@ def pass_round() -> None:
             for work in pass_on(torch.ones(4096), torch.empty(4096)):
                 work.wait()
         dist.all_reduce(torch.ones(256))
+
+
+def take_turns() -> None:
+    """Each refreshes a cache with a file lock held, for a while that differs."""
+    for step in Training().steps():
+        if step % 200 == 199:
+            with (folder() / "cache.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                time.sleep(2.0 if is_befallen() else 0.5)
+            dist.barrier()
 
 
 def synchronize_seldom() -> None:

@@ -7,7 +7,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 _LATE, _BY_FAR = 6, 3  # calls
@@ -20,6 +20,7 @@ class Entry(NamedTuple):
     number: int
     what: Hashable  # has to be the same for all that make this call; None: not known
     kind: Hashable = None  # groups of one kind make the same calls at the same numbers; None: there are no others
+    own: Hashable = None  # has to be the same in the group, though not in its kind; None: not known, or there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ def first_differences(histories: Mapping[int, Sequence[Entry]]) -> list[Differen
         histories: of each rank, in the order of its calls.
     """
     calls: dict[tuple[Hashable, int], dict[int, Hashable]] = defaultdict(dict)
+    owns: dict[tuple[Hashable, int], dict[int, Hashable]] = defaultdict(dict)
     others: dict[tuple[Hashable, int], Counter[Hashable]] = defaultdict(Counter)
     kinds: dict[Hashable, Hashable] = {}
     for rank, history in histories.items():
@@ -48,15 +50,21 @@ def first_differences(histories: Mapping[int, Sequence[Entry]]) -> list[Differen
                 calls[entry.group, entry.number][rank] = entry.what
                 others[entry.kind, entry.number][entry.what] += 1
                 kinds[entry.group] = entry.kind
+            if entry.own is not None:
+                owns[entry.group, entry.number][rank] = entry.own
     first: dict[Hashable, int] = {}
-    for (group, number), made in calls.items():
+    for (group, number), made in chain(calls.items(), owns.items()):
         if len(set(made.values())) > 1:
             first[group] = min(number, first.get(group, number))
     found = []
     for group in _earliest(histories, first):
-        number, kind = first[group], kinds[group]
+        number, kind = first[group], kinds.get(group)
         made = calls[group, number]
-        found.append(_difference(group, number, made, others[kind, number] if kind else Counter(made.values())))
+        votes = others[kind, number] if kind else Counter(made.values())
+        if len(set(made.values())) < 2:
+            made = owns[group, number]
+            votes = Counter(made.values())
+        found.append(_difference(group, number, made, votes))
     return found
 
 

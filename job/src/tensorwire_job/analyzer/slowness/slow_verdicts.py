@@ -127,8 +127,8 @@ def _finding(
     nothing = "P means nothing here: rooted or pairwise rounds, or a group of two; who waits for whom decides"
     told = [
         f"{words.seconds(one.seconds)} per operation, {words.seconds(one.good_seconds)} in good times",
-        f"T over {one.num_rounds} rounds: {words.seconds(one.t_min)} (rank {one.latest}) to {most}",
-        nothing if isnan(one.p) else f"P = {one.p:.2f}",
+        f"time in an operation: {words.seconds(one.t_min)} (rank {one.latest}) to {most} (T, {one.num_rounds} rounds)",
+        nothing if isnan(one.p) else f"late arrival makes up {words.percent(one.p)} of the lost time (P = {one.p:.2f})",
         *facts,
         *([f"no times of {words.ranks(one.untimed)}"] if one.untimed else []),
     ]

@@ -17,7 +17,9 @@ from ..view.confidence import Basis
 from ..view.exit_reasons import (
     LEFT,
     alike,
+    blamed,
     gone,
+    has_failed,
     has_own_words,
     has_spoken,
     is_secondary,
@@ -28,6 +30,7 @@ from ..view.exit_reasons import (
 )
 from ..view.job import is_waiting
 from ..view.past import rewound
+from ..view.signals import TOGETHER, goes_on, without, without_outlived
 from ..view.verdict import MAX_SUSPECTS
 from .hangs import find_hangs
 from .unlike_calls import parted, unlike_calls
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
 # Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
 _MOMENT = 0.1
 _AFTERMATH = 2.0
-_TOGETHER = 10.0  # in which a signal reaches all ranks, if one after the other; what comes later is another one
 _AT_ONCE = 0.05  # in which a signal reaches all ranks that it is sent to; a launcher takes longer once one has gone
 _LAUNCHER_SECONDS = 1.2  # in which it has seen that one has gone, and ends the others
 # Ranks of a job that trains wait for one another for milliseconds, but also for a checkpoint, an evaluation or a first
@@ -70,22 +72,32 @@ class _Ended:
         left: ranks that left well, whether the others were done or not.
         asked: ranks that were asked by a signal, and how long ago; `start` is the first time.
         are_noted: the probes of these ranks note signals.
+        outlives_it: the job went on after the signal, until it ended of something else.
         first: how long ago the job changed first: a rank failed, gave up, or was asked to end.
         were_silent: ranks had given no sign of life for a while by then.
         is_asked_first: none had failed or given up before.
     """
 
     def __init__(self, job: Job, dead: dict[int, Rank], named: Set[int]) -> None:
-        self.job, self.dead, self.named = job, dead, named
-        self.failed = {n: rank for n, rank in dead.items() if rank.process.exit_reason not in LEFT}
-        self.left = {n: rank for n, rank in dead.items() if n not in self.failed}
+        end = _first_end(dead)
+        self.are_noted, self.named = bool(job.columns.signals), named
+        job = without_outlived(job, dead, end)
+        has_gone_on = goes_on(job, job.columns.signals, end)
+        if has_gone_on and _fails_by_itself(job, dead, end):
+            job = without(job, job.columns.signals)
+        self.job, self.dead = job, {number: job.ranks[number] for number in dead}
+        self.failed = {n: rank for n, rank in self.dead.items() if rank.process.exit_reason not in LEFT}
+        self.left = {n: rank for n, rank in self.dead.items() if n not in self.failed}
         asked = {n: job.ranks[n].process.signal_seconds or said(job.ranks[n]) for n in job.columns.signals}
-        self.are_noted = bool(asked)
         asked |= {n: said(rank) for n, rank in self.failed.items() if n not in asked and was_interrupted(rank)}
         self.start = max(asked.values(), default=0.0)
-        self.asked = {n: age for n, age in asked.items() if self.start - age <= _TOGETHER}
+        self.asked = {n: age for n, age in asked.items() if self.start - age <= TOGETHER}
         self.first, self.were_silent = self._change()
         self.is_asked_first = bool(asked) and self.start >= self.first
+        kinds = {rank.process.exit_kind for rank in self.failed.values()}
+        self.outlives_it = has_gone_on and "interruption" not in kinds
+        if self.outlives_it:
+            self.first = end
 
     def _change(self) -> tuple[float, bool]:
         """How long ago the job changed first, and whether ranks had been silent until then: they were not gone, or the
@@ -122,7 +134,7 @@ class _Ended:
             if before:
                 return before
         if self.is_asked_first and not self.were_silent:
-            return self._asked_alone()
+            return [] if self.outlives_it else self._asked_alone()
         first, _ = _first(failed)
         if not own_words and self._is_time(first):
             unlike = unlike_calls(job)
@@ -155,7 +167,7 @@ class _Ended:
     def _way(self, number: int) -> str:
         """How it was asked."""
         process = self.job.ranks[number].process
-        return process.signal or process.exit_reason
+        return process.signal or process.exit_reason.replace("KeyboardInterrupt", "SIGINT")
 
     def _how(self) -> str:
         return min(self._way(number) for number, age in self.asked.items() if age == self.start)
@@ -183,7 +195,7 @@ class _Ended:
         if not asked:
             return []
         by_it = {number: ranks[number] for number in asked if number in self.dead or self._stands_still(number)}
-        others_live = any(n not in asked and gone(rank) < self.start - _TOGETHER for n, rank in ranks.items())
+        others_live = any(n not in asked and gone(rank) < self.start - TOGETHER for n, rank in ranks.items())
         if self.are_noted and not others_live and 2 * len(asked) > len(ranks):
             return self._perhaps_alone(sorted(asked), by_it, way)
         # A rank that has died of a lost connection by now may have been about to get it too.
@@ -255,7 +267,7 @@ class _Ended:
     def _of_then(self, verdict: Verdict) -> Verdict:
         """What is found of that moment, told of now; with a rank that tells how they ended."""
         finding = verdict.finding
-        if self.is_asked_first:
+        if self.is_asked_first and not self.outlives_it:
             how, told = f"the job was ended ({self._how()})", list[str]()
         else:  # a rank that ran out of time tells how, or else the first
             timed_out = {number: rank for number, rank in self.failed.items() if ran_out_of_time(rank)}
@@ -273,9 +285,18 @@ class _Ended:
         None of several that died because another had is named: that may be one that is not in view, or no rank.
         """
         first, is_first = (sorted(candidates), certain) if all_of else _first(candidates)
-        same = alike(candidates)
+        same, sides, speakers = alike(candidates), list[list[int]](), set[int]()
+        if not (certain or all_of):
+            sides, speakers = blamed(candidates, self.job.world_size)
+            if set(first).isdisjoint(speakers.union(*sides[: len(sides) == 1])):  # what they say came later
+                sides, speakers = [], set()
+        if sides:
+            if not self._is_time(sorted(speakers)):
+                return None
+            return self._named_by_words(sides, sorted(speakers))
         if not set(first).isdisjoint(same):  # they failed because another had
-            first, is_first = same, True
+            first, is_first = same, False
+        is_first = is_first and speakers.isdisjoint(first)
         if not self._is_time(first):
             return None
         ranks, waiting = self.job.ranks, self._waiting() - set(first)
@@ -284,7 +305,7 @@ class _Ended:
         what = "; ".join(f"rank {n} {_end(ranks[n])}" for n in first)
         if first == same:
             who = f"all {len(same)} ranks" if len(same) == self.job.world_size else words.ranks(same)
-            what = f"{who} failed with {ranks[same[0]].process.exit_reason}"
+            what = f"{who} failed with {self._quoted(same)}"
         what += f"; {words.ranks(others)} followed" if others else ""
         what += f"; {words.count(len(waiting), 'rank')} {words.verb(waiting, 'waits', 'wait')}" if waiting else ""
         told = [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -gone(ranks[number]))[:4]]
@@ -295,7 +316,9 @@ class _Ended:
             facts.append(f"{words.ranks(aborted)} aborted, {why}")
         are_secondary = not certain and all(is_secondary(ranks[number]) for number in first)
         basis = Basis.STATE if is_first and not aborted and not are_secondary else Basis.COMPARISON
-        sides = list[list[int]]()
+        if are_secondary and all(rank.setup == "in init" for rank in ranks.values()):
+            first, basis = [], Basis.REMAINDER
+            facts.append("all ranks were in init_process_group: the first that gave up is not to blame for that")
         if are_secondary and len(first) > 1 and not all_of:
             first, sides, basis = [], [[number] for number in first], Basis.REMAINDER
         victims = len(others) + len(waiting)
@@ -304,6 +327,31 @@ class _Ended:
                 "lost", "TW-LOST", None, first, what, facts, basis, victims=victims, sides=sides, seconds=seconds
             )
         ]
+
+    def _named_by_words(self, sides: list[list[int]], speakers: list[int]) -> list[Verdict]:
+        """LOST on the rank that others name as they fail, or with sides where as many name one as another."""
+        ranks, named = self.job.ranks, sides[0] if len(sides) == 1 else []
+        others = [number for number in self.dead if number not in named]
+        told = [n for n in dict.fromkeys((*named, *speakers[:MAX_SUSPECTS])) if n in self.dead]
+        voices = [number for number in speakers if number not in named]
+        what = f"{words.ranks(voices)} failed with {self._quoted(voices)}"
+        if named:
+            what = f"{words.ranks(named)} {words.verb(named, 'is', 'are')} named by others: {what}"
+        else:
+            what += f"; it is unknown which are wrong: {' or '.join(map(words.ranks, sides))}"
+        return [
+            self.job.verdict(
+                "lost", "TW-LOST", None, named, what, _evidence([ranks[number] for number in told]), Basis.COMPARISON,
+                victims=len(others), sides=[] if named else sides, seconds=max(gone(ranks[n]) for n in speakers),
+            )
+        ]  # fmt: skip
+
+    def _quoted(self, numbers: list[int]) -> str:
+        """What they failed with; where they do not say the same, what another one says too."""
+        texts = {number: self.job.ranks[number].process.exit_reason for number in numbers}
+        first = texts[numbers[0]]
+        other = next((number for number in numbers if texts[number] != first), None)
+        return first if other is None else f"{first} (rank {other}: {texts[other]})"
 
     def _stands_still(self, number: int) -> bool:
         """Whether a rank that was asked has completed nothing since: it does not react before its wait ends."""
@@ -333,6 +381,20 @@ def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     start = max(said(failed[number]) for number in own)
     tied = sorted((n for n in own if said(failed[n]) >= start - _MOMENT), key=lambda n: (-said(failed[n]), n))
     return tied[:MAX_SUSPECTS], len(tied) == 1
+
+
+def _fails_by_itself(job: Job, dead: dict[int, Rank], end: float) -> bool:
+    """Whether the first to end crashed, or had an error that no other had, long after a signal."""
+    first = max(dead, key=lambda number: said(dead[number]), default=-1)
+    is_own = first >= 0 and (has_failed(dead[first]) or dead[first].process.exit_kind == "crash")
+    later = {number: age - TOGETHER for number, age in job.columns.signals.items()}
+    return is_own and first not in alike(dead) and goes_on(job, later, end)
+
+
+def _first_end(dead: dict[int, Rank]) -> float:
+    """How long ago the first rank ended. A silent one may have been stopped for long, until it was killed."""
+    spoken = [said(rank) for rank in dead.values() if rank.process.exit_reason]
+    return max(spoken) if spoken else min(map(said, dead.values()), default=0.0)
 
 
 def _aborted(rank: Rank) -> bool:

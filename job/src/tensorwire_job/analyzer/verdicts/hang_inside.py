@@ -73,7 +73,7 @@ def _cause(job: Job, wait: Wait) -> tuple[Code, Blame]:
         return "TW-H3", blame
     if not any(operation.signature or operation.name for operation, _ in wait.calls):
         return "TW-UNKNOWN", Blame([], ["only counts are known, not what the ranks called"], Basis.REMAINDER)
-    nothing = "no process is stopped, and no edge between these ranks is known to be stuck"
+    nothing = "no process is known to be stopped, and no edge between these ranks to be stuck"
     return "TW-H3", Blame([], [nothing], Basis.REMAINDER)
 
 

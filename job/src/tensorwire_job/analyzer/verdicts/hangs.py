@@ -34,7 +34,7 @@ def find_hangs(job: Job) -> list[Verdict]:
     found = [Part(job, states, part, waits).verdict() for part, waits in _parts(states)]
     old = [wait for wait in states.waits if wait.seconds >= gate]
     # All that have entered these go on elsewhere, as yet for no longer than may be meant.
-    found += [_nobody_waits(job, wait) for wait in old if wait.missing and not states.stuck[wait]]
+    found += [_nobody_waits(job, wait) for wait in old if wait.missing and not (wait.pid or states.stuck[wait])]
     found = found or [all_entered(job, wait, len(wait.blocked)) for wait in old if _is_for_unseen(job, wait)]
     found = found or _left_behind(job)
     found.sort(key=lambda verdict: _importance(verdict.finding))

@@ -15,9 +15,10 @@ from ..view.confidence import Basis
 from ..view.histories import out_of_habit
 from ..view.job import RUNS
 from ..view.out_of_step import out_of_step
-from ..view.waits import FOR_KEY, IN_INIT, Wait, most_prominent
+from ..view.waits import FOR_KEY, FOR_LOCK, IN_INIT, Wait, holder_of_lock, most_prominent
 from .hang_inside import all_entered
 from .unlike_calls import inconsistent, parted, unlike_calls
+from .unlike_groups import unlike_groups
 
 if TYPE_CHECKING:
     from ...model import Code
@@ -44,7 +45,7 @@ class Part:
 
     def verdict(self) -> Verdict:
         explanation = explain(self.states.graph, self.part)
-        verdict = self._verdict(explanation)
+        verdict = unlike_groups(self.job, self.waits) or self._verdict(explanation)
         verdict.finding.circle = self.states.links(explanation.circle)
         return verdict
 
@@ -70,7 +71,25 @@ class Part:
             "hang", code, wait.group, suspects, summary, facts, basis, victims=victims, is_incomplete=doubtful, **more
         )
 
+    def _locked_out(self, wait: Wait) -> Verdict:
+        """Ranks that wait for a process that is no rank: these are where to look, though none of them is wrong."""
+        victims = self.states.victims([wait.vertex]) - set(wait.inside)
+        waiting = f"{words.ranks(wait.inside)} {words.verb(wait.inside, 'waits', 'wait')}"
+        summary = f"{waiting} for a file lock that pid {wait.pid} has, which is no rank in view"
+        if victims:
+            waiting = f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')}"
+            summary += f"; {waiting} for {words.verb(wait.inside, 'it', 'them')}"
+        path = [wait, *(each for each in self.states.leading_to([wait.vertex]) if each is not wait)]
+        facts = [each.told() for each in path[:_MAX_WAITS]]
+        facts += [self.job.account(number) for number in wait.inside[:_MAX_ACCOUNTS]]
+        return self._hang(
+            "TW-H1" if victims else "TW-UNKNOWN", wait, wait.inside if victims else [], summary, facts,
+            Basis.COMPARISON, victims=len(victims or wait.inside), witnesses=wait.inside,
+        )  # fmt: skip
+
     def _entered(self, wait: Wait) -> Verdict:
+        if wait.pid:
+            return self._locked_out(wait)
         unlike = unlike_calls(self.job, wait) if wait.group and not wait.sides else None
         return unlike or all_entered(self.job, wait, len(self.states.victims([wait.vertex])))
 
@@ -149,9 +168,11 @@ class Part:
         also = self._stopped_inside(wait, ranks)
         victims = self.states.victims(ranks) - set(also)
         doubts = self._doubts(wait, ranks, named)
-        is_vague = wait.group is None and wait.call != IN_INIT  # which ranks have to come to it
+        is_vague = wait.group is None and wait.call != IN_INIT and not wait.pid  # which ranks have to come to it
         are_most = 2 * len(ranks) > (wait.group.size if wait.group else job.world_size) and not also
-        if doubts or is_vague or are_most or any(job.is_busy(job.ranks[number]) for number in named):
+        are_busy = any(job.is_busy(job.ranks[number]) for number in named)
+        in_lock = any(holder_of_lock(job.ranks[n].activity) is not None and job.holders(n) != [n] for n in named)
+        if doubts or is_vague or are_most or are_busy or in_lock:  # of a rank that may wait for its lock
             basis = max(basis, Basis.COMPARISON)
         path = [wait, *(each for each in states.leading_to(ranks) if each is not wait)]
         facts = [each.told() for each in path[:_MAX_WAITS]]
@@ -160,10 +181,25 @@ class Part:
         are_gone = not any(job.ranks[number].process.is_alive for number in ranks)
         are_declared = is_meant or all(job.phases.get(number) for number in ranks) or self._compile(ranks)
         summary = self._summary(wait, named, also, victims, is_meant=is_meant)
+        suspects, sides = [*ranks, *also], list[list[int]]()
+        if are_most and not (are_declared or are_busy or doubts) and self._are_alike(wait, ranks):
+            suspects, sides = [], [sorted(ranks), wait.inside]
+            summary += f", and it is unknown which are wrong: {' or '.join(map(words.ranks, sides))}"
         return self._hang(
-            "TW-LOST" if are_gone else "TW-H1", wait, [*ranks, *also], summary, [*facts, *doubts, *why],
+            "TW-LOST" if are_gone else "TW-H1", wait, suspects, summary, [*facts, *doubts, *why],
             Basis.REMAINDER if is_meant else basis, victims=len(victims),
-            level="notice" if are_declared else "finding",
+            level="notice" if are_declared else "finding", sides=sides,
+        )  # fmt: skip
+
+    def _are_alike(self, wait: Wait, ranks: list[int]) -> bool:
+        """Whether these live, made the same last call, and show nothing of what they do: so many may be where they
+        should be, and those that wait for them not."""
+        found = [self.job.ranks[number] for number in ranks]
+        last = found[0].calls[-1:]
+        return wait.group is not None and all(
+            rank.calls and rank.calls[-1:] == last and rank.process.life == "running"
+            and rank.activity in ("", FOR_LOCK)
+            for rank in found
         )  # fmt: skip
 
     def _stopped_inside(self, wait: Wait, ranks: list[int]) -> list[int]:
@@ -196,7 +232,9 @@ class Part:
         what, whom = f"entered {entered}", f"for {words.verb(named, 'it', 'them')}"
         if wait.group is None:
             what, whom = f"come to {wait.call}", "in it"
-            if wait.call == IN_INIT:
+            if wait.pid:
+                what, whom = f"given back the file lock that it holds (pid {wait.pid})", "for it"
+            elif wait.call == IN_INIT:
                 what = f"called {wait.call}"
             elif wait.is_any:
                 what = f"set what others wait for ({wait.call})"
@@ -214,9 +252,11 @@ class Part:
         if moving:
             completes = words.verb(moving, "completes", "complete")
             doubts.append(f"{words.ranks(moving)} {completes} other operations meanwhile")
-        working = {number: doing for number in named if (doing := job.doing(job.ranks[number]))}
+        # A CPU that is used by a rank without a heartbeat speaks for a thread that spins with Python's lock held.
+        beating = [number for number in named if not job.are_stale([number])]
+        working = {number: doing for number in beating if (doing := job.doing(job.ranks[number]))}
         doubts += [f"rank {number} makes progress by itself: it {doing}" for number, doing in list(working.items())[:3]]
-        if wait.call == IN_INIT and job.runnable.intersection(named) and not working:
+        if wait.call == IN_INIT and job.runnable.intersection(beating) and not working:
             doubts.append(f"{words.ranks(named)} may be on the way")
         return doubts
 
@@ -230,12 +270,14 @@ class Part:
         if any(wait.group is None for wait in [own, *others]):  # which ranks have to come to it is not known for sure
             basis = max(basis, Basis.COMPARISON)
         lacked = own.lacked_by(number)
-        places = sorted({wait.title for each in lacked for wait in self.states.of[each]})
-        comes = words.verb(lacked, "does", "do")
-        summary = f"rank {number} is in {own.title}, which {words.ranks(lacked)} {comes} not come to"
-        if places:
-            there = f"{words.ranks(lacked)} {words.verb(lacked, 'is', 'are')} in {words.names(places)}"
-            summary = f"rank {number} is in {own.title}, and {there}: each waits for the other"
+        waits = [wait for each in lacked for wait in self.states.of[each]]
+        here = f"rank {number} {'waits for' if own.pid else 'is in'} {own.title}"
+        summary = f"{here}, which {words.ranks(lacked)} {words.verb(lacked, 'does', 'do')} not come to"
+        if waits:
+            how = ("waits for", "wait for") if all(wait.pid for wait in waits) else ("is in", "are in")
+            places = words.names(sorted({wait.title for wait in waits}))
+            there = f"{words.ranks(lacked)} {words.verb(lacked, *how)} {places}"
+            summary = f"{here}, and {there}: each waits for the other"
         seconds = max(wait.seconds for wait in self.waits)
         return self._hang("TW-H2", own, [number], summary, [*facts, *why], basis, seconds=seconds)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ... import words
 from ..view.confidence import Basis
-from ..view.histories import out_of_habit
+from ..view.histories import out_of_habit, race
 
 if TYPE_CHECKING:
     from ...model import Operation
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..view.waits import Wait
 
 _MAX_FACTS = 3
+_RACE = "some called it in the main thread and some in another one: two threads use one group, and chance orders them"
 _MAX_SIDES = 4
 
 
@@ -39,8 +40,11 @@ def inconsistent(job: Job, wait: Wait, explained_by: list[int] | None = None, ba
     """
     group, sides = wait.of_group, wait.sides
     operations = group.operations(wait.inside)
-    suspects = minority(sides)
-    if explained_by is not None:
+    suspects = minority(sides) or _outvoted(job, wait)
+    is_race = not wait.is_pairwise and race(job.columns.calls, (group.id, wait.sequence))
+    if is_race:
+        suspects, basis = [], Basis.REMAINDER
+    elif explained_by is not None:
         basis = Basis.STATE if suspects == explained_by else basis
         suspects = explained_by
         sides = sorted(sides, key=lambda side: not set(side).isdisjoint(suspects))
@@ -49,7 +53,7 @@ def inconsistent(job: Job, wait: Wait, explained_by: list[int] | None = None, ba
     if suspects:
         its, theirs = words.call(operations[suspects[0]]), words.call(operations[sides[0][0]])
         summary = f"{words.ranks(suspects)} called {its} as {what}, the other ranks {theirs}"
-    facts = [f"{call} as #{wait.sequence}" for call in calls]
+    facts = [f"{call} as #{wait.sequence}" for call in calls] + [_RACE] * is_race
     if wait.is_pairwise:
         facts.append("the signatures of these calls differ, which size, dtype and tag go into")
     elif len({words.call(operations[side[0]]) for side in sides}) < len(sides):
@@ -58,6 +62,14 @@ def inconsistent(job: Job, wait: Wait, explained_by: list[int] | None = None, ba
         "hang", "TW-H2", group, suspects, summary, facts, basis, victims=len(wait.members) - len(suspects),
         sides=[] if suspects else sides, seconds=wait.seconds, is_incomplete=job.are_stale(wait.inside),
     )  # fmt: skip
+
+
+def _outvoted(job: Job, wait: Wait) -> list[int]:
+    """The ranks inside that most speak against of all whose histories have this call: others have left it."""
+    for each in job.differences:
+        if (each.group, each.number) == (wait.of_group.id, wait.sequence) and not each.is_by_line:
+            return list(each.accused) if set(each.accused) < set(wait.inside) else []
+    return []
 
 
 def parted(job: Job) -> list[str]:
@@ -91,7 +103,10 @@ def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
             continue
         if wait is not None and (group.id != wait.of_group.id or difference.number > wait.sequence):
             continue
-        suspects = list(difference.accused) or out_of_habit(job.columns, chain(*difference.sides))
+        is_race = race(job.columns.calls, (difference.group, difference.number))
+        suspects = list(difference.accused)
+        if not suspects and not is_race:
+            suspects = out_of_habit(job.columns, chain(*difference.sides))
         sides = [] if suspects else [list(side) for side in difference.sides]
         what = _title(job, difference)
         summary = f"{words.ranks(suspects)} called something else than the other ranks as {what}"
@@ -99,8 +114,9 @@ def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
             told = " or ".join(map(words.ranks, sides))
             summary = f"ranks disagree on {what}, and it is unknown which are wrong: {told}"
         is_firm = difference.accused and not difference.is_by_line and 2 * len(suspects) < len(group.members)
+        basis = Basis.STATE if is_firm else Basis.REMAINDER if is_race else Basis.COMPARISON
         return job.verdict(
-            "hang", "TW-H2", group, suspects, summary, parted(job), Basis.STATE if is_firm else Basis.COMPARISON,
+            "hang", "TW-H2", group, suspects, summary, parted(job) + [_RACE] * is_race, basis,
             victims=len(group.members) - len(suspects), sides=sides, is_incomplete=job.are_stale(group.members),
         )  # fmt: skip
     return None

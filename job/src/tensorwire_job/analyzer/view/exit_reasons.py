@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ... import words
 from ...model import REPLACED
 
 if TYPE_CHECKING:
@@ -68,6 +69,33 @@ def alike(ranks: Mapping[int, Rank]) -> list[int]:
             by_words.setdefault(_NUMBERS.sub("0", rank.process.exit_reason), []).append(number)
     most = max(by_words.values(), key=len, default=[])
     return sorted(most) if len(most) > 1 else []
+
+
+def blamed(ranks: Mapping[int, Rank], world_size: int) -> tuple[list[list[int]], set[int]]:
+    """Whom the words of those that failed name beside themselves: one list is a suspect, two are sides, none leaves it
+    open; and the ranks that speak so.
+
+    A rank that fails as well is named rightly by most of the others that fail. One that does not may be what the
+    others are compared with: then it is the odd one if most ranks name it, and they are if they are few.
+    """
+    speak = {number: words.ranks_named(rank.process.exit_reason) for number, rank in ranks.items() if has_failed(rank)}
+    by_named: dict[int, list[int]] = {}
+    for number in sorted(speak):
+        others = {other for other in speak[number] if other < world_size} - {number}
+        if len(others) == 1:  # of several, none is singled out, or they are numbers of a group
+            by_named.setdefault(others.pop(), []).append(number)
+    most = max(map(len, by_named.values()), default=0)
+    tied = [named for named, by in by_named.items() if len(by) == most]
+    speakers = {number for by in by_named.values() for number in by}
+    if len(tied) > 1:
+        sides = [by_named[named] for named in tied]
+        return (sides if 2 * sum(map(len, sides)) > len(speak) else []), speakers
+    of = len(speak.keys() - set(tied)) if set(tied) <= speak.keys() else world_size
+    if 2 * most > of:
+        return [tied], speakers
+    namers = by_named[tied[0]] if tied else []
+    others_side = [number for number in range(world_size) if number not in namers]
+    return ([namers, others_side] if 2 * most == of == world_size else []), speakers
 
 
 def was_interrupted(rank: Rank) -> bool:

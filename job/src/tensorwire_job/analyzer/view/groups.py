@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...model import ProcessGroup
+from ...model import ProcessGroup, group_title
 
 if TYPE_CHECKING:
     from ...columns import Bools, Floats, Ints, RankColumns
@@ -46,7 +46,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        return self.name or self.id
+        return group_title(self.name or self.id)
 
     @property
     def is_whole(self) -> bool:
@@ -66,6 +66,11 @@ class Group:
     @cached_property
     def numbers(self) -> Ints:
         return np.append(self._columns.row_numbers[self._rows], self._newcomers)
+
+    @property
+    def holders(self) -> set[int]:
+        """The ranks that know of the group."""
+        return set(self._columns.row_numbers[self._rows].tolist())
 
     @cached_property
     def members(self) -> dict[int, int]:

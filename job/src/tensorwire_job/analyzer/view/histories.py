@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from ...model import IN_THREAD
 from ...numbered import without_number
 from ..graph import Entry, first_differences, last_stray, unequal_exchanges
 
@@ -44,7 +45,15 @@ def _compare(calls: Mapping[int, Sequence[Call]], groups: Groups) -> list[Differ
     kinds = {group.id: (without_number(group.name), group.size) for group in groups.values() if group.name}
     histories = {number: _entries(each, kinds) for number, each in calls.items()}
     found = first_differences(histories) or _exchanges(calls, groups)
-    return [each if each.accused else _by_line(each, calls) for each in found]
+    raced = [replace(each, accused=()) for each in found if race(calls, (each.group, each.number))]
+    return raced or [each if each.accused else _by_line(each, calls) for each in found]
+
+
+def race(calls: Mapping[int, Sequence[Call]], at: tuple[Hashable, int]) -> bool:
+    """Whether some ranks made the call of this group and number in their main thread and some in another one: which of
+    two threads comes first is chance, on all ranks."""
+    made = (each for own in calls.values() for each in own if (each.group, each.operation.sequence) == at)
+    return len({each.line & IN_THREAD for each in made}) > 1
 
 
 def _by_line(difference: Difference, calls: Mapping[int, Sequence[Call]]) -> Difference:
@@ -79,7 +88,8 @@ def _of_operations(columns: RankColumns, groups: Groups) -> list[Difference]:
             for number, operation in group.operations(group.numbers.tolist()).items():
                 if not operation.is_pairwise:
                     what = operation.signature or None
-                    histories[number].append(Entry(group.id, operation.sequence, what, (kind, group.size)))
+                    entry = Entry(group.id, operation.sequence, what, (kind, group.size), operation.known_root)
+                    histories[number].append(entry)
     return first_differences(histories)
 
 
@@ -105,7 +115,7 @@ def _entries(calls: Sequence[Call], kinds: Mapping[str, Hashable]) -> list[Entry
     # A rank that receives from any source takes messages that would have been the next of their sender.
     takes_any = any(call.operation.is_pairwise and call.operation.root < 0 for call in calls)
     return [
-        Entry(group, op.sequence, op.signature or None, None if op.is_pairwise else kinds.get(group))
+        Entry(group, op.sequence, op.signature or None, None if op.is_pairwise else kinds.get(group), op.known_root)
         for group, op in ((call.group, call.operation) for call in calls)
         if not (takes_any and op.name == "recv")
     ]

@@ -14,7 +14,7 @@ from .confidence import confidence_of
 from .groups import Groups
 from .histories import CallHistories
 from .verdict import MAX_SUSPECTS, Verdict
-from .waits import UNCOUNTED
+from .waits import UNCOUNTED, holder_of_lock
 from .work import Work
 
 if TYPE_CHECKING:
@@ -117,6 +117,14 @@ class Job:
         members = self.groups.ranks_of(group) or range(self.world_size)
         return [number for number in members if number not in self.ranks]
 
+    def holders(self, number: int) -> list[int]:
+        """The ranks that may hold the file lock that this one waits for: those of that pid on its node, or whose child
+        has it. Ranks of several containers may have the same."""
+        pid, node = holder_of_lock(self.ranks[number].activity), self.ranks[number].node
+        own = self.columns.numbers[self.columns.places.pids == (pid or -1)].tolist()
+        parents = [n for n in self.columns.with_workers if pid in [each.pid for each in self.ranks[n].process.workers]]
+        return sorted(other for other in {*own, *parents} if self.ranks[other].node == node)
+
     def doing(self, rank: Rank, seconds: float | None = None) -> str:
         """What shows that a rank has made progress by itself within these seconds, else the hang gate; "" where nothing
         does. The states of its process and of its children tell where their times tell little."""
@@ -127,7 +135,8 @@ class Job:
 
     def is_busy(self, rank: Rank) -> bool:
         """Whether its stack shows that it saves, loads or compiles: then it may do so though nothing of it is seen."""
-        return rank.activity not in ("", _WAITS) and not is_waiting(rank)
+        is_idle = is_waiting(rank) or holder_of_lock(rank.activity) is not None
+        return rank.activity not in ("", _WAITS) and not is_idle
 
     def account(self, number: int, *, where: str = "", works: str = "") -> str:
         """What is known of a rank that others wait for, or that waits: a fact for the evidence.
@@ -142,7 +151,8 @@ class Job:
         where = where or _where(rank)
         facts = [f"it {works}" if works else _state(rank)]
         if rank.activity and _activity(rank) not in where:
-            facts.append(f"its main thread is in {_activity(rank)}")
+            verb = "is in" if holder_of_lock(rank.activity) is None else "waits for a"
+            facts.append(f"its main thread {verb} {_activity(rank)}")
         for worker in rank.process.workers[:_MAX_WORKERS]:
             channel = f" in {worker.wait_channel}" if worker.wait_channel not in ("", "0") else ""
             facts.append(f"its child {worker.name} (pid {worker.pid}) is in state {worker.state}{channel}")
@@ -203,7 +213,9 @@ class Job:
             if rank is not None and rank.process.is_alive and rank.heartbeat_seconds > _STALE_SECONDS:
                 state = "it was stopped, or held the GIL"  # in a job that has ended
                 if rank.process.state:
-                    state = _state(rank) + ("" if rank.process.is_stopped else " and may hold the GIL")
+                    works = self.doing(rank)  # it spins, or works with the lock held
+                    state = f"it {works}" if works else _state(rank)
+                    state += "" if rank.process.is_stopped else " and may hold the GIL"
                 reasons.append(
                     f"rank {number} has sent no heartbeat for {words.seconds(rank.heartbeat_seconds)}: {state}"
                 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .exit_reasons import LEFT, gone, ran_out_of_time, said
+from .waits import holder_of_lock
 from .work import Work
 
 if TYPE_CHECKING:
@@ -39,15 +40,28 @@ def _rank(rank: Rank, seconds: float, groups: dict[str, _PastOperations]) -> Ran
     if said(rank) <= seconds:
         process = replace(process, exit_reason="", exit_kind="")
     has_begun = rank.activity_seconds is None or rank.activity_seconds > seconds
+    # A lock is free once its holder has ended: what was entered with it was not entered then.
+    was_locked = has_begun and holder_of_lock(rank.activity) is not None
     return replace(
         rank,
         process=process,
-        process_groups=[groups[own.id].of(rank, own) for own in rank.process_groups],
+        process_groups=[
+            groups[own.id].of(rank, _not_yet(own, seconds) if was_locked else own) for own in rank.process_groups
+        ],
         heartbeat_seconds=max(_page_seconds(rank) - seconds, 0.0),
         activity=rank.activity if has_begun else "",
         activity_seconds=_before(rank.activity_seconds, seconds),
         setup_seconds=_before(rank.setup_seconds, seconds),
     )
+
+
+def _not_yet(own: ProcessGroup, seconds: float) -> ProcessGroup:
+    """Without what was entered later than so many seconds ago: an operation that is open, or that failed since."""
+    age = own.idle_seconds if own.open_seconds is None else own.open_seconds
+    if age is None or age > seconds or own.is_pairwise:
+        return own
+    before = own.open_sequence - 1 if own.open_seconds is not None else own.completed - 1
+    return replace(own, enqueued=before, completed=before, open_seconds=None, idle_seconds=None)
 
 
 def _page_seconds(rank: Rank) -> float:

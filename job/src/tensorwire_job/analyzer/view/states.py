@@ -13,7 +13,7 @@ from ...model import SETUPS, CircleRank
 from ..graph import Graph, Need
 from .exit_reasons import LEFT
 from .patience import LONG, blocked, is_unusual, recent
-from .waits import FOR_ANY, FOR_KEY, IN_INIT, UNCOUNTED, Wait, sides
+from .waits import FOR_ANY, FOR_KEY, FOR_LOCK, IN_INIT, UNCOUNTED, Wait, holder_of_lock, sides
 
 if TYPE_CHECKING:
     from .groups import Group
@@ -49,7 +49,7 @@ class States:
         for group in job.groups.having(job.columns.rows.open_seconds >= self._least):
             self._add(group)
         self.moving = self._moving()
-        self.waits += self._calls()
+        self.waits += self._calls() + self._locks()
         for wait in self.waits:
             wait.is_fresh = not job.are_stale(wait.inside)
         self.waits.sort(key=lambda wait: (wait.prominence, -wait.inside[0]), reverse=True)
@@ -237,6 +237,23 @@ class States:
                 missing = unseen = unseen or [_UNSEEN]
             found.append(Wait(None, call, 0, inside, inside, missing, unseen, max(since.values()), is_any=is_any))
         return found
+
+    def _locks(self) -> list[Wait]:
+        """Waits for file locks that one other rank holds, or a process that is no rank."""
+        job = self.job
+        unseen = [number for number in range(job.world_size) if number not in job.ranks]
+        at: dict[tuple[str, int, tuple[int, ...]], dict[int, float]] = defaultdict(dict)
+        for number, (activity, seconds) in job.columns.activities.items():
+            pid = holder_of_lock(activity)
+            holders = job.holders(number) if pid else []
+            age = self._least if seconds is None else seconds
+            if pid and self._are_live[job.columns.place_of[number]] and len(holders) < 2 and holders != [number]:
+                at[job.ranks[number].node, pid, tuple(holders)][number] = age
+        return [
+            Wait(None, FOR_LOCK, 0, old, old, [*holders], [] if holders else unseen, max(since.values()), pid=pid)
+            for (_, pid, holders), since in at.items()
+            if (old := sorted(number for number, age in since.items() if age >= self._least))
+        ]
 
 
 def waits_elsewhere(job: Job) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 FOR_ANY = "recv from any source"
 FOR_KEY = "Store.wait"
 IN_INIT = "init_process_group"
-UNCOUNTED = ("new_group", "monitored_barrier", FOR_ANY, FOR_KEY)
+NEW_GROUP = "new_group"
+UNCOUNTED = (NEW_GROUP, "monitored_barrier", FOR_ANY, FOR_KEY)
 """Activities in which a rank waits for others, and which no group counts."""
+FOR_LOCK = "file lock"
+_HELD = re.compile(rf"{FOR_LOCK} \(pid (\d{{1,7}})\)")
 
 # Their inputs may differ in size between ranks.
 _UNEVEN = frozenset({"all_to_all", "all_to_all_single", "all_gather", "gather", "scatter"})
@@ -41,6 +45,7 @@ class Wait:
     is_complete: bool = True  # the members are known
     sides: list[list[int]] = field(default_factory=list)  # of those inside, by what they called; none where all agree
     is_fresh: bool = True  # it rests on no page that is old
+    pid: int = 0  # of the process that holds the lock, if it is a wait for one; 0: it is for none
 
     @cached_property
     def calls(self) -> list[tuple[Operation, list[int]]]:
@@ -69,6 +74,9 @@ class Wait:
     @property
     def title(self) -> str:
         """ "all_reduce #121 of default_pg"."""
+        if self.pid:
+            whose = f"{words.ranks(self.missing)} (pid {self.pid})" if self.missing else f"pid {self.pid}"
+            return f"the file lock of {whose}"
         if self.group is None:
             return self.call
         named = next((operation for operation, _ in self.calls if operation.name), None)
@@ -82,15 +90,23 @@ class Wait:
 
     def told(self) -> str:
         """For the evidence: "ranks 0-1 wait in all_reduce #36 of world for rank 2, the longest for 5 min"."""
-        who = f"{words.ranks(self.inside)} {words.verb(self.inside, 'waits', 'wait')} in {self.title}"
+        who = f"{words.ranks(self.inside)} {words.verb(self.inside, 'waits', 'wait')}"
         for_whom = f" for {words.ranks(self.missing)}" if self.missing else ""
-        return f"{who}{for_whom}, the longest for {words.seconds(self.seconds)}"
+        what = f"for {self.title}" if self.pid else f"in {self.title}{for_whom}"
+        return f"{who} {what}, the longest for {words.seconds(self.seconds)}"
 
     def lacked_by(self, number: int) -> list[int]:
         """The ranks that this rank waits for."""
         own = next((side for side in self.sides if number in side), None)
         others = [] if own is None else [other for side in self.sides if side is not own for other in side]
         return sorted({*self.missing, *others})
+
+
+def holder_of_lock(activity: str) -> int | None:
+    """The pid of the process that holds the file lock that a rank waits for; None where it waits for none, 0 where the
+    holder is not known."""
+    found = _HELD.fullmatch(activity)
+    return int(found[1]) if found else 0 if activity == FOR_LOCK else None
 
 
 def most_prominent(waits: Collection[Wait]) -> Wait:

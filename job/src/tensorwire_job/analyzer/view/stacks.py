@@ -1,0 +1,24 @@
+"""Where ranks stand, by their stacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_MAX_SIDES = 4
+_LINE = re.compile(r", line \d+|:\d+\)")
+_FRAME = re.compile(r"^ +.*[:,].*\d.*$", re.MULTILINE)
+
+
+def sides_of(stacks: Mapping[int, str]) -> list[list[int]]:
+    """The few ranks whose scripts stand elsewhere than those of most, and these; [] where no place is that of most.
+
+    The line within the innermost function tells nothing: a loop that polls has several.
+    """
+    by_place: dict[tuple[str, ...], list[int]] = {}
+    for number, stack in sorted(stacks.items()):
+        script = next((thread for thread in stack.split("\n\n") if "<module>" in thread), "")
+        inner, *outer = _FRAME.findall(script) or [stack]
+        by_place.setdefault((_LINE.sub("", inner), *outer), []).append(number)
+    sides = sorted(by_place.values(), key=len)
+    return sides if 1 < len(sides) <= _MAX_SIDES and 2 * len(sides[-1]) > len(stacks) else []

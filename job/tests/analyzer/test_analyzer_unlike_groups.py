@@ -1,0 +1,80 @@
+"""Groups that ranks made in unlike orders, or of unlike members. torch numbers groups as each rank makes them."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from job.tests.support.analyzed import at_once
+from job.tests.support.observations import member, rank
+from tensorwire_job.model import Confidence, Finding, ProcessGroup, Rank
+
+Made = dict[int, Sequence[int]]
+"""Lists of members by torch's number of the group."""
+
+
+def held(number: int, members: Sequence[int], *, waits: float | None = None, entered: int = 0) -> ProcessGroup:
+    own = member(entered, waits=waits, group=f"{number:08x}{zlib.crc32(repr(members).encode()):08x}", size=len(members))
+    return replace(own, name=str(number), members=members, operation=own.operation if entered else None)
+
+
+def made_by(number: int, lists: Sequence[Sequence[int]]) -> Made:
+    """The groups of a rank that makes these, one after the other, and is in them."""
+    return {place: members for place, members in enumerate(lists, 1) if number in members}
+
+
+def makes(number: int, world: int, made: Made) -> Rank:
+    groups = [held(place, members) for place, members in made.items()]
+    return rank(number, *groups, world=world, activity="new_group", activity_seconds=90.0)
+
+
+def found(ranks: list[Rank]) -> Finding:
+    (finding,) = at_once(ranks, world=len(ranks))
+    return finding
+
+
+@pytest.mark.parametrize("culprit", range(4))
+def test_the_rank_that_makes_other_members_than_the_rest(culprit: int) -> None:
+    lists = {number: [[number]] if number == culprit else [range(4)] for number in range(4)}
+    finding = found([makes(number, 4, made_by(number, lists[number])) for number in range(4)])
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], Confidence.HIGH)
+    assert f"rank {culprit} has made group 1 of rank {culprit}" in finding.summary
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_rank_that_makes_the_groups_of_a_mesh_in_another_order(seed: int) -> None:
+    """Only the culprit is ever named, and always where it holds a group that others hold under another number."""
+    source = random.Random(seed)
+    world = source.choice([4, 8, 16])
+    width = source.choice([size for size in (2, 4, 8) if size < world])
+    rows = [range(first, first + width) for first in range(0, world, width)]
+    columns = [range(first, world, width) for first in range(width)]
+    usual, other = [*rows, *columns], [*columns, *rows]
+    culprit = source.randrange(world)
+    ranks = [makes(number, world, made_by(number, other if number == culprit else usual)) for number in range(world)]
+    finding = found(ranks)
+    assert finding.suspects in ([], [culprit])
+    told = finding.suspects or [number for side in finding.sides for number in side]
+    assert culprit in told or not told
+
+
+def test_halves_that_make_one_group_each_are_sides_where_they_stand_still_in_it() -> None:
+    halves = [[range(2)], [range(2, 4)]]
+    ranks = [makes(number, 4, made_by(number, halves[number // 2])) for number in range(4)]
+    finding = found(ranks)
+    assert (finding.suspects, finding.sides, finding.confidence) == ([], [[0, 1], [2, 3]], Confidence.MEDIUM)
+
+
+def test_halves_that_work_tell_nothing_of_a_rank_that_does_not_come() -> None:
+    """Nor do groups of one number that an earlier world had."""
+    world = [member(40, waits=90.0) if number != 3 else member(39, idle=90.0) for number in range(4)]
+    halves = [held(1, range(2), entered=9), held(1, range(2, 4), entered=9)]
+    finding = found([rank(number, world[number], halves[number // 2]) for number in range(4)])
+    assert (finding.code, finding.suspects) == ("TW-H1", [3])
+    earlier = [held(1, range(4), entered=5), held(1, range(4), entered=5)]
+    ranks = [rank(number, world[number], halves[number // 2], earlier[number // 2]) for number in range(4)]
+    assert found(ranks).suspects == [3]
