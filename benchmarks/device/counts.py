@@ -242,8 +242,8 @@ def _applied() -> Counted:
 
 
 def _applied_dense() -> Counted:
-    """A block of kind dense with four classes, of ten symbols each. One of the eight warps takes the symbols. What is for
-    words that do not exist, and for sizes that have low bits, counts for each word."""
+    """A block of kind dense with four classes, of ten symbols each. One of the eight warps takes the symbols. What is
+    for words that do not exist, and for sizes that have low bits, counts for each word."""
     stored, others = (0,) * 5, (0,) * 63
     tables = (3, 4 / _WARPS, 10, *[1 / _WARPS] * 3)  # thresholds; tables and their symbols; zeros
     slots = (32 * 4 / _WARPS, 4)  # of 32 symbols in four classes, a warp each
@@ -263,14 +263,15 @@ def _of_steps() -> Counted:
     placed = (1, 1, 0, 0, 1)  # blocks before it, until they have told; scrambled pieces; the copy
     return Counted(
         "encode `sparse`, 1.8 % changed", Kernel("write_steps.cuh", "write_steps<Bf16>"), 256, _WORDS,
-        (*changed, *parts, *joined, *[0] * 15, *checksum, *placed), _STEPS_NBYTES, going_on=(2 / _WARPS,), most=20, at_once=4,
+        (*changed, *parts, *joined, *[0] * 15, *checksum, *placed), _STEPS_NBYTES, going_on=(2 / _WARPS,),
+        most=20, at_once=4,
     )  # fmt: skip
 
 
 def _of_dense() -> Counted:
-    """A block of which three words in ten changed, encoded with four classes: it takes 8.8 KB, of which 6.8 KB are units.
-    One of the eight warps encodes the symbols. What is for words that do not exist, and for sizes that have low bits,
-    counts for each word."""
+    """A block of which three words in ten changed, encoded with four classes: 8.8 KB, with 6.8 KB of units. One of the
+    eight warps encodes the symbols. What is for words that do not exist, and for sizes that have low bits, counts for
+    each word."""
     compared, sparse = (16 / 4, 0, 0, 0), (0,) * 17
     symbols = (4, _WORDS / 4096, 0, _WORDS / 32 / _WARPS)  # zeros, 16 words by a thread; frequencies; groups of symbols
     # Classes; units; zeros before and behind them, four at once and one; tables; 16 words by a thread.
