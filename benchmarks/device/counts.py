@@ -235,9 +235,22 @@ def _applied() -> Counted:
     # Two classes are counted; both have the words that the last changed ones need; their words are moved.
     placed = (1, 2, 2, 2, 583 / 2 / 256, 0)
     by_tiles, constant = (0,) * 22, (0, 0, 0, 0)
-    loops = (1, *stored, *masks, *by_warp_0, *by_tiles, *placed, *constant)
+    dense = (0,) * 11
+    loops = (1, *stored, *dense, *masks, *by_warp_0, *by_tiles, *placed, *constant)
     kernel = Kernel("apply.cuh", "take_blocks<u16, true>")
     return Counted("apply `sparse`, 1.8 % changed", kernel, 256, _WORDS, loops, 48 << 10, most=20, at_once=4)
+
+
+def _applied_dense() -> Counted:
+    """A block of kind dense with four classes, of ten symbols each. One of the eight warps takes the symbols. What is
+    for words that do not exist, and for sizes that have low bits, counts for each word."""
+    stored, others = (0,) * 5, (0,) * 63
+    tables = (3, 4 / _WARPS, 10, *[1 / _WARPS] * 3)  # thresholds; tables and their symbols; zeros
+    slots = (32 * 4 / _WARPS, 4)  # of 32 symbols in four classes, a warp each
+    tiles = _WORDS / 4096, 4096 / 32 / _WARPS  # and groups of symbols in each
+    kernel = Kernel("apply.cuh", "take_blocks<u16, true>")
+    loops = (1, *stored, *tables, *slots, *tiles, 1 / _WARPS, *others)
+    return Counted("apply `dense`", kernel, 256, _WORDS, loops, 48 << 10, most=160, at_once=4)
 
 
 def _of_steps() -> Counted:
@@ -250,7 +263,25 @@ def _of_steps() -> Counted:
     placed = (1, 1, 0, 0, 1)  # blocks before it, until they have told; scrambled pieces; the copy
     return Counted(
         "encode `sparse`, 1.8 % changed", Kernel("write_steps.cuh", "write_steps<Bf16>"), 256, _WORDS,
-        (*changed, *parts, *joined, *checksum, *placed), _STEPS_NBYTES, going_on=(2 / _WARPS,), most=20, at_once=4,
+        (*changed, *parts, *joined, *[0] * 15, *checksum, *placed), _STEPS_NBYTES, going_on=(2 / _WARPS,),
+        most=20, at_once=4,
+    )  # fmt: skip
+
+
+def _of_dense() -> Counted:
+    """A block of which three words in ten changed, encoded with four classes: 8.8 KB, with 6.8 KB of units. One of the
+    eight warps encodes the symbols. What is for words that do not exist, and for sizes that have low bits, counts for
+    each word."""
+    compared, sparse = (16 / 4, 0, 0, 0), (0,) * 17
+    symbols = (4, _WORDS / 4096, 0, _WORDS / 32 / _WARPS)  # zeros, 16 words by a thread; frequencies; groups of symbols
+    # Classes; units; zeros before and behind them, four at once and one; tables; 16 words by a thread.
+    places = (1, 0, 0, 3400 / 256, 0, 1, 0, 2, 1, 0, _WORDS / 4096)
+    checksum = (1, 1 / _WARPS, 3, 0, 0)  # whole pieces; stripes of the last one; single bytes
+    placed = (1, 8, 0, 0, 9)  # blocks before it, until they have told; scrambled pieces; the copy
+    return Counted(
+        "encode `dense`, 30 % changed", Kernel("write_steps.cuh", "write_steps<Bf16>"), 256, _WORDS,
+        (*compared, *sparse, *symbols, *places, *checksum, *placed), _STEPS_NBYTES, going_on=(2 / _WARPS,),
+        most=200, at_once=4,
     )  # fmt: skip
 
 
@@ -308,6 +339,7 @@ KERNELS = (
     ),
     _uncounted("finish frames", "finish_frames.cuh", "finish_frames"),
     _of_steps(),
+    _of_dense(),
     *(
         Counted(
             f"encode `sparse` in {dtype}",
@@ -362,6 +394,7 @@ KERNELS = (
     _of_cascades("product `resident` in F16, 17 to 32 inputs", "F16", 3, 4, 17, 1),
     _of_cascades("product `resident` in F16, 33 to 64 inputs", "F16", 3, 8, 20, 1),
     _applied(),
+    _applied_dense(),
     _uncounted("apply `sparse`, words of 8 bits", "apply.cuh", "take_blocks<u8, true>"),
     _uncounted("apply, words of 32 bits and more", "apply.cuh", "take_blocks<u32, true>"),
     _uncounted("check blocks before apply", "apply.cuh", "take_blocks<u16, false>"),

@@ -108,6 +108,7 @@ DEV bool take_dense(const Opened& opened, TakeShared* shared) {
   u32 t = threadIdx.x, n = block.words_nbytes / sizeof(T), classes = classes_of(tail_of(block.bytes, block.nbytes));
   {
     u32 found = 0;
+#pragma unroll 1
     for (u32 c = 0; c + 1 < classes; c++) found += t >= threshold_of(block.bytes, block.nbytes, classes, c);
     s->classes[t] = (u8)found;
     if (t < 32) {

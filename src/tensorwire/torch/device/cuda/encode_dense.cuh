@@ -36,7 +36,7 @@ struct DenseShared {
   u32 block[kDenseNbytes / 4];
 
   METHOD u8* symbols() { return (u8*)block; }
-  // Of a warp, by class and symbol. They lie where the first units come to lie.
+  // What a warp counts, by class and symbol, where the first units come to lie.
   METHOD u32* counts(u32 warp) { return block + kDenseNbytes / 4 - (warp + 1) * kClasses * kSymbols; }
 };
 static_assert(sizeof(DenseShared) <= sizeof(SparseShared), "what a launch asks for");
@@ -88,7 +88,7 @@ DEV void find_symbols(const u8* words, const u8* base, u32 n, DenseShared* s) {
 
 // (2) -------------------------------------------------------------------------------------------------------------
 
-// Of a frequency, the largest one that can be written and is not above it: four significant bits.
+// The largest frequency that can be written and is not above this one: four significant bits.
 DEV u32 written_below(u32 frequency) {
   u32 shift = max(bit_length(frequency), 4u) - 4;
   return frequency >> shift << shift;

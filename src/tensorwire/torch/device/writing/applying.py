@@ -44,8 +44,8 @@ def apply_(
     """Apply relative frames to the tensors that they are relative to, in place.
 
     On a CUDA device kernels do so, on the current stream, in few launches for all tensors together; the host waits for
-    nothing. They apply frames of profiles `fast` and `enec` whose blocks are same, stored, constant or of kind sparse,
-    of tensors whose words have 8 or 16 bits; of other tensors those without blocks of kind sparse. For a frame that may
+    nothing. They apply frames whose blocks are same, stored, constant or of kinds sparse and dense, of tensors whose
+    words have 8 or 16 bits; of other tensors those without blocks of the last two kinds. For a frame that may
     be valid but has other blocks, and for a plain one, the status is HOST_ONLY, and nothing is written. On the CPU the
     core applies any frame.
 
