@@ -21,7 +21,7 @@ _MAX_NOTED: Final = 256
 
 
 class _Arguments(NamedTuple):
-    """Those of one operation."""
+    """The arguments of one operation."""
 
     called_ns: int  # on the wall's clock, as in the recorder, whose entry comes a moment later
     torch_name: str

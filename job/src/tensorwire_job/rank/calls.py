@@ -35,7 +35,7 @@ _ALL_TO_ALL: Final = ("all_to_all", "all_to_all_single")
 
 
 def _other_threads() -> set[str]:
-    """Those that Python started, as the recorder names them: what torch's own threads call has its place in the main
+    """Threads that Python started, as the recorder names them: what torch's own threads call has its place in the main
     thread's order."""
     others = (each for each in threading.enumerate() if not isinstance(each, threading._DummyThread))
     return {str(each.ident) for each in others if each is not threading.main_thread()}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 _MAX_SIDES = 4
 _LINE = re.compile(r", line \d+|:\d+\)")
-_FRAME = re.compile(r"^ +.*[:,].*\d.*$", re.MULTILINE)
+_CALL = re.compile(r"^ +.*[:,].*\d.*$", re.MULTILINE)
 
 
 def sides_of(stacks: Mapping[int, str]) -> list[list[int]]:
@@ -18,7 +18,7 @@ def sides_of(stacks: Mapping[int, str]) -> list[list[int]]:
     by_place: dict[tuple[str, ...], list[int]] = {}
     for number, stack in sorted(stacks.items()):
         script = next((thread for thread in stack.split("\n\n") if "<module>" in thread), "")
-        inner, *outer = _FRAME.findall(script) or [stack]
+        inner, *outer = _CALL.findall(script) or [stack]
         by_place.setdefault((_LINE.sub("", inner), *outer), []).append(number)
     sides = sorted(by_place.values(), key=len)
     return sides if 1 < len(sides) <= _MAX_SIDES and 2 * len(sides[-1]) > len(stacks) else []
