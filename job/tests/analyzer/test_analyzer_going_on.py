@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from job.tests.support.analyzed import SECONDS, only, watch
 from job.tests.support.observations import WORLD, member, observed, rank
-from job.tests.support.observed_jobs import every_rank, others
+from job.tests.support.observed_jobs import every_rank, hung, others
+from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,3 +123,16 @@ def test_a_thread_that_goes_on_does_not_hide_that_training_hangs() -> None:
 
     finding = only([finding for time, finding in said(at, 8.0) if time == 8.0])
     assert (finding.level, finding.code, finding.suspects) == ("finding", "TW-H1", [3])
+
+
+@every_rank
+@pytest.mark.parametrize("ahead", ["completed it", "is in the next"])
+def test_a_wait_that_has_just_ended_is_no_hang_inside(culprit: int, ahead: str) -> None:
+    """The counts of a rank that waited for long say for a moment that it still does."""
+
+    def groups(n: int, age: float) -> list[Any]:
+        if n == culprit:
+            return [member(31, waits=age)]
+        return [member(31, idle=0.1) if ahead == "completed it" else member(33, waits=0.1)]
+
+    assert Analyzer(SECONDS).update(hung(groups)(20.0)).findings == []

@@ -488,16 +488,3 @@ def test_news_of_a_silent_agent_blames_nobody() -> None:
         return observed(time, ranks, silent_nodes=["far"] if time > 8 else [])
 
     assert not everything(at, 60)
-
-
-@every_rank
-@pytest.mark.parametrize("ahead", ["completed it", "is in the next"])
-def test_a_wait_that_has_just_ended_is_no_hang_inside(culprit: int, ahead: str) -> None:
-    """The counts of a rank that waited for long say for a moment that it still does."""
-
-    def groups(n: int, age: float) -> list[Any]:
-        if n == culprit:
-            return [member(31, waits=age)]
-        return [member(31, idle=0.1) if ahead == "completed it" else member(33, waits=0.1)]
-
-    assert Analyzer(SECONDS).update(hung(groups)(20.0)).findings == []

@@ -1,4 +1,4 @@
-"""`job diagnose --stacks`: operations that no frame of Python's shows, in any thread, and ranks that import."""
+"""`job diagnose --stacks`: operations that no stack of Python's shows, in any thread, and ranks that import."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ IMPORTS = """Thread 76 (active+gil): "MainThread"
     get_data (<frozen importlib._bootstrap_external>:1073)
     _find_and_load (<frozen importlib._bootstrap>:1176)
     <module> (numpy/__init__.py:130)
-    _call_with_frames_removed (<frozen importlib._bootstrap>:241)
+    exec_module (<frozen importlib._bootstrap>:241)
     _find_and_load (<frozen importlib._bootstrap>:1176)
     main (train.py:2)
     <module> (train.py:40)

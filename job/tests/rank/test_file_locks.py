@@ -115,6 +115,7 @@ def test_a_pid_of_another_namespace_is_not_told(proc: Callable[..., str]) -> Non
         _HELD.replace("4711", "9" * 4000),
         _HELD.replace("4711", "4711x"),
     ],
+    ids=range(9),  # the texts have the pid of the process, and each worker has its own
 )
 def test_what_proc_does_not_say_is_not_told(proc: Callable[..., str], locks: str | bytes) -> None:
     assert proc(locks) == "file lock"

@@ -48,7 +48,7 @@ _UNKNOWN: Final = "Work.wait"  # an operation whose kind is not known
 _SET_UP: Final = frozenset({"init_process_group", "_verify_params_across_processes"})
 
 
-class Standing(Enum):
+class State(Enum):
     """Whether a rank waits in an operation."""
 
     WAITS = auto()
@@ -62,14 +62,14 @@ class StackPlace:
     """Where a rank stands.
 
     Attributes:
-        standing: whether it waits in an operation.
+        state: whether it waits in an operation.
         call: the function of torch.distributed that it waits in, "Work.wait", or the backward pass; "" if in none.
         line: the innermost function that is the user's: "load (data.py:12)".
-        stack: its threads, as they were dumped, without the frames of importlib.
+        stack: its threads, as they were dumped, without the calls of importlib.
         program: words of its command that say which program it runs, numbers left out; none if the dump lacks it.
     """
 
-    standing: Standing
+    state: State
     call: str
     line: str
     stack: str
@@ -78,7 +78,7 @@ class StackPlace:
     @property
     def text(self) -> str:
         """ "in all_reduce, called by train (train.py:6)"; "in load (data.py:12)"."""
-        if self.standing is Standing.IMPORTS:
+        if self.state is State.IMPORTS:
             return f"importing, in {self.line}"
         return f"in {self.call}, called by {self.line}" if self.call else f"in {self.line}"
 
@@ -124,7 +124,7 @@ class _Function:
         return f"{self.name} ({self.path}:{self.line})"
 
 
-_Thread = tuple[str, list[_Function]]  # its first line, and its frames, the innermost first
+_Thread = tuple[str, list[_Function]]  # its first line, and its calls, the innermost first
 
 
 def read_places(directory: Path) -> tuple[dict[int, StackPlace], dict[str, str]]:
@@ -148,10 +148,10 @@ def findings_of(places: dict[int, StackPlace]) -> list[Finding]:
     for any other rank. Where it is not known whether a rank waits, it is no suspect, but a side. A rank that
     imports modules while the others join, or make their models DDP's, is starting: nothing is wrong.
     """
-    standing: dict[Standing, list[int]] = defaultdict(list)
+    by_state: dict[State, list[int]] = defaultdict(list)
     calls: dict[str, list[int]] = defaultdict(list)
     for rank, place in places.items():
-        standing[place.standing].append(rank)
+        by_state[place.state].append(rank)
         if place.call:
             calls[place.call].append(rank)
     needs: dict[int, list[Need]] = {}
@@ -161,13 +161,13 @@ def findings_of(places: dict[int, StackPlace]) -> list[Finding]:
         elif others := [rank for rank in places if places[rank].call != call]:
             need = Need(others, is_any=call in _ANY)
             needs.update((rank, [need]) for rank in inside)
-    if not needs or len(places) < 2 or (standing[Standing.IMPORTS] and _SET_UP.issuperset(calls)):
+    if not needs or len(places) < 2 or (by_state[State.IMPORTS] and _SET_UP.issuperset(calls)):
         return []
     found = explain(Graph(needs))
     ranks = [*(found.single or found.together or found.partly)]
-    away = {*standing[Standing.ELSEWHERE], *standing[Standing.IMPORTS]}
+    away = {*by_state[State.ELSEWHERE], *by_state[State.IMPORTS]}
     named = [rank for rank in ranks if rank in away]
-    unclear = standing[Standing.UNCLEAR]
+    unclear = by_state[State.UNCLEAR]
     waits = max(calls, key=lambda call: (call != _UNKNOWN, len(calls[call])))
     told = [f"{words.ranks(inside)} {words.verb(inside, 'waits', 'wait')} in {call}" for call, inside in calls.items()]
     if named and not unclear:
@@ -238,31 +238,31 @@ def _place(text: str) -> StackPlace | str:
         return "it is the launcher's"
     if any(path.endswith(_DATA_WORKER) for path in paths):
         return "it is a data loader's worker"
-    standing, call, functions = _standing(threads, _roots(command["command"] if command else ""))
+    state, call, functions = _state(threads, _roots(command["command"] if command else ""))
     # What a pool of threads calls may be a function of torch itself.
     user = next((each for each in [*functions, *threads[0][1]] if each.is_user), functions[-1])
     stack = "\n".join(line for line in text.splitlines() if _IMPORTLIB not in line)
-    return StackPlace(standing, call, str(user), stack[:_MAX_KEPT], program)
+    return StackPlace(state, call, str(user), stack[:_MAX_KEPT], program)
 
 
-def _standing(threads: list[_Thread], roots: tuple[str, ...]) -> tuple[Standing, str, list[_Function]]:
+def _state(threads: list[_Thread], roots: tuple[str, ...]) -> tuple[State, str, list[_Function]]:
     """Whether a rank waits in an operation, in which, and the stack of the thread that says so."""
     head, functions = threads[0]  # the main thread's
     if call := _waits_in(head, functions, roots):
-        return Standing.WAITS, call, functions
+        return State.WAITS, call, functions
     others = ((_waits_in(head, functions, roots), functions) for head, functions in threads[1:])
     call, other = next(((call, functions) for call, functions in others if call), ("", functions))
     if "torch/autograd/" in functions[0].path:
         # Collectives of the backward pass are called by its threads; or by DDP, in C++, which no stack of Python's has.
         call = call or (_BACKWARD if "(idle)" in head else "")
-        return Standing.WAITS if call else Standing.ELSEWHERE, call, other
+        return State.WAITS if call else State.ELSEWHERE, call, other
     if call and "(idle)" in head and functions[0].python_module in _JOINS:
-        return Standing.WAITS, call, other
+        return State.WAITS, call, other
     imports = [index for index, function in enumerate(functions) if function.path.startswith(_IMPORTLIB)]
     if imports:
-        return Standing.IMPORTS, "", functions[imports[-1] + 1 :] or functions
+        return State.IMPORTS, "", functions[imports[-1] + 1 :] or functions
     is_unclear = bool(call) or (_in_c(head, functions[0]) and _source_says(functions[0], roots) is None)
-    return Standing.UNCLEAR if is_unclear else Standing.ELSEWHERE, "", functions
+    return State.UNCLEAR if is_unclear else State.ELSEWHERE, "", functions
 
 
 def _waits_in(head: str, functions: list[_Function], roots: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""What a line of a program calls, told from its source: functions in C have no frame in a stack of Python's."""
+"""What a line of a program calls, told from its source: functions in C do not stand in a stack of Python's."""
 
 from __future__ import annotations
 
