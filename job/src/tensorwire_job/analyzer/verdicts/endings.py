@@ -270,8 +270,8 @@ class _Ended:
         if self.is_asked_first and not self.outlives_it:
             how, told = f"the job was ended ({self._how()})", list[str]()
         else:  # a rank that ran out of time tells how, or else the first
-            timed_out = {number: rank for number, rank in self.failed.items() if ran_out_of_time(rank)}
-            how, told = "the first rank ended", _evidence([self.failed[_first(timed_out or self.failed)[0][0]]])
+            ended = {n: rank for n, rank in self.failed.items() if ran_out_of_time(rank)} or self.failed or self.dead
+            how, told = "the first rank ended", _evidence([ended[_first(ended)[0][0]]])
         since = (finding.time if finding.since is None else finding.since) - self.first  # it was told as of then
         evidence = [*finding.evidence, *told]
         then = replace(finding, summary=f"when {how}: {finding.summary}", since=since, evidence=evidence)
