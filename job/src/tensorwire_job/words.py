@@ -70,6 +70,16 @@ def verb(numbers: Collection[int], one: str, more: str) -> str:
     return one if len(numbers) == 1 else more
 
 
+def does(numbers: Collection[int], one: str, more: str) -> str:
+    """ "rank 3 waits", "ranks 0-2 wait"."""
+    return f"{ranks(numbers)} {verb(numbers, one, more)}"
+
+
+def waiting(numbers: Collection[int]) -> str:
+    """ "1 rank waits", "3 ranks wait"."""
+    return f"{count(len(numbers), 'rank')} {verb(numbers, 'waits', 'wait')}"
+
+
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 

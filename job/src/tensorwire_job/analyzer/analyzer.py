@@ -9,7 +9,7 @@ from ..columns import EdgeColumns, RankColumns
 from ..model import Thresholds
 from .memory import Memory
 from .slowness.slow import SlowWatch
-from .verdicts.endings import find_ended
+from .verdicts.endings import Ended
 from .verdicts.hangs import find_hangs
 from .verdicts.no_progress import find_no_progress
 from .view import transport
@@ -121,7 +121,7 @@ def _judge(job: Job, memory: Memory) -> list[Verdict]:
     dead = {number: job.ranks[number] for number in (*sorted(memory.dead), *failed)}
     if (dead or may_end(job)) and not memory.are_more_to_go(dead):
         known = {number for verdict in memory.current if verdict.kind == "lost" for number in verdict.finding.suspects}
-        ended = find_ended(job, dead, memory.recent_hangs, known)
+        ended = Ended(job, dead, known).verdicts(memory.recent_hangs)
         if ended is not None:
             return ended
     if memory.is_failing():

@@ -169,30 +169,26 @@ def findings_of(places: dict[int, StackPlace]) -> list[Finding]:
     named = [rank for rank in ranks if rank in away]
     unclear = by_state[State.UNCLEAR]
     waits = max(calls, key=lambda call: (call != _UNKNOWN, len(calls[call])))
-    told = [f"{words.ranks(inside)} {words.verb(inside, 'waits', 'wait')} in {call}" for call, inside in calls.items()]
+    told = [f"{words.does(inside, 'waits', 'wait')} in {call}" for call, inside in calls.items()]
     if named and not unclear:
         # Half of the ranks do not hang of themselves, each alone: those that wait may be the ones that are wrong.
         sides = [named, sorted(needs)] if len(named) > 1 and 2 * len(named) >= len(places) else []
         entered = f"not entered {waits}" if waits != _UNKNOWN else "entered no operation"
-        summary = (
-            f"{words.ranks(named)} {words.verb(named, 'has', 'have')} {entered}; "
-            f"{words.count(len(needs), 'rank')} {words.verb(needs, 'waits', 'wait')} for "
-            f"{words.verb(named, 'it', 'them')}"
-        )
+        whom = words.verb(named, "it", "them")
+        summary = f"{words.does(named, 'has', 'have')} {entered}; {words.waiting(needs)} for {whom}"
         told += [f"rank {rank} is {places[rank].text}" for rank in named[:MAX_SUSPECTS]]
         return [_finding("TW-H1", places, [] if sides else named, sides, summary, told)]
     if unclear:
         sides = list(filter(None, [sorted(away), unclear, sorted(needs)]))
         summary = (
-            f"{words.count(len(needs), 'rank')} {words.verb(needs, 'waits', 'wait')} in {waits}; it is not known "
-            f"whether {words.ranks(unclear)} {words.verb(unclear, 'waits', 'wait')} too"
+            f"{words.waiting(needs)} in {waits}; it is not known whether {words.does(unclear, 'waits', 'wait')} too"
         )
         told += [f"rank {rank} is {places[rank].text}" for rank in [*sorted(away), *unclear][:MAX_SUSPECTS]]
         told.append("a line that waits is told by its source, which is not here or does not say it")
         return [_finding("TW-H1", places, [], sides, summary, told)]
     sides = sorted(calls.values(), key=len, reverse=True)
     suspects = ranks if len(ranks) == 1 else []
-    told = [f"{words.ranks(side)} {words.verb(side, 'is', 'are')} {places[side[0]].text}" for side in sides]
+    told = [f"{words.does(side, 'is', 'are')} {places[side[0]].text}" for side in sides]
     summary = f"ranks wait in different operations: {', '.join(_short(side, places) for side in sides[:4])}"
     return [_finding("TW-H2", places, suspects, [] if suspects else sides, summary, told)]
 

@@ -7,7 +7,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 _LATE, _BY_FAR = 6, 3  # calls
@@ -40,30 +40,27 @@ def first_differences(histories: Mapping[int, Sequence[Entry]]) -> list[Differen
     Args:
         histories: of each rank, in the order of its calls.
     """
-    calls: dict[tuple[Hashable, int], dict[int, Hashable]] = defaultdict(dict)
-    owns: dict[tuple[Hashable, int], dict[int, Hashable]] = defaultdict(dict)
+    calls: dict[tuple[Hashable, int, bool], dict[int, Hashable]] = defaultdict(dict)
     others: dict[tuple[Hashable, int], Counter[Hashable]] = defaultdict(Counter)
     kinds: dict[Hashable, Hashable] = {}
     for rank, history in histories.items():
         for entry in history:
             if entry.what is not None:
-                calls[entry.group, entry.number][rank] = entry.what
+                calls[entry.group, entry.number, False][rank] = entry.what
                 others[entry.kind, entry.number][entry.what] += 1
                 kinds[entry.group] = entry.kind
             if entry.own is not None:
-                owns[entry.group, entry.number][rank] = entry.own
-    first: dict[Hashable, int] = {}
-    for (group, number), made in chain(calls.items(), owns.items()):
-        if len(set(made.values())) > 1:
-            first[group] = min(number, first.get(group, number))
+                calls[entry.group, entry.number, True][rank] = entry.own
+    differing = sorted((key for key, made in calls.items() if len(set(made.values())) > 1), key=lambda key: key[1:])
+    first: dict[Hashable, tuple[int, bool]] = {}
+    for group, number, is_own in differing:
+        first.setdefault(group, (number, is_own))
     found = []
-    for group in _earliest(histories, first):
-        number, kind = first[group], kinds.get(group)
-        made = calls[group, number]
-        votes = others[kind, number] if kind else Counter(made.values())
-        if len(set(made.values())) < 2:
-            made = owns[group, number]
-            votes = Counter(made.values())
+    for group in _earliest(histories, {group: number for group, (number, _) in first.items()}):
+        number, is_own = first[group]
+        made = calls[group, number, is_own]
+        has_kind = kinds.get(group) and not is_own
+        votes = others[kinds[group], number] if has_kind else Counter(made.values())
         found.append(_difference(group, number, made, votes))
     return found
 

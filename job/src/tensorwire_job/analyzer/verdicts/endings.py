@@ -23,7 +23,6 @@ from ..view.exit_reasons import (
     has_own_words,
     has_spoken,
     is_secondary,
-    is_silent,
     ran_out_of_time,
     said,
     was_interrupted,
@@ -52,20 +51,12 @@ _PATIENCE = 2.0  # ranks of a healthy job enter an operation closer together
 _LIVES_ON = 2.5  # who fails ends within a moment, and agents poll about once a second
 
 
-def find_ended(job: Job, dead: dict[int, Rank], hangs: list[Verdict], named: Set[int]) -> list[Verdict] | None:
-    """The verdicts on a job that has lost processes or was asked to end; [] where it was well, and None where no rank
-    has ended that others need, or the time to tell has not come.
+class Ended:
+    """How ranks have ended, or were asked to.
 
     Args:
         dead: ranks that are gone, or have failed and live on.
-        hangs: verdicts on hangs that stood when the first of them ended.
         named: ranks that were found to be lost before.
-    """
-    return _Ended(job, dead, named).verdicts(hangs)
-
-
-class _Ended:
-    """How ranks have ended, or were asked to.
 
     Attributes:
         failed: ranks that did not leave well.
@@ -103,7 +94,8 @@ class _Ended:
         """How long ago the job changed first, and whether ranks had been silent until then: they were not gone, or the
         others would have lost a connection at once. A rank that fails of something else tells nothing about that."""
         ages = self.asked | {n: max(said(rank), self.asked.get(n, 0.0)) for n, rank in self.failed.items()}
-        silent = {n for n, rank in self.failed.items() if is_silent(rank) and n not in self.asked}
+        spoke = self.asked.keys() | {n for n, r in self.failed.items() if r.process.exit_reason or r.process.signal}
+        silent = self.failed.keys() - spoke
         if self.asked and not self.are_noted:  # those that are killed with one that speaks may be heard of before
             ages |= {n: self.start for n in silent if self.start < ages[n] <= self.start + _AFTERMATH}
         own = {n for n, rank in self.failed.items() if has_own_words(rank) and ages[n] != self.asked.get(n)}
@@ -117,6 +109,8 @@ class _Ended:
         return first, were_silent
 
     def verdicts(self, hangs: list[Verdict]) -> list[Verdict] | None:
+        """[] where the job was well, and None where no rank has ended that others need, or the time to tell has not
+        come. `hangs` are verdicts on hangs that stood when the first of them ended."""
         job, failed = self.job, self.failed
         early = {n: rank for n, rank in self.left.items() if gone(rank) > self.first and not _is_done(job, rank)}
         if 2 * len(early) > len(job.ranks):  # who waits for so many that have ended well calls once too often
@@ -291,9 +285,7 @@ class _Ended:
             if set(first).isdisjoint(speakers.union(*sides[: len(sides) == 1])):  # what they say came later
                 sides, speakers = [], set()
         if sides:
-            if not self._is_time(sorted(speakers)):
-                return None
-            return self._named_by_words(sides, sorted(speakers))
+            return self._named_by_words(sides, sorted(speakers)) if self._is_time(sorted(speakers)) else None
         if not set(first).isdisjoint(same):  # they failed because another had
             first, is_first = same, False
         is_first = is_first and speakers.isdisjoint(first)
@@ -307,7 +299,7 @@ class _Ended:
             who = f"all {len(same)} ranks" if len(same) == self.job.world_size else words.ranks(same)
             what = f"{who} failed with {self._quoted(same)}"
         what += f"; {words.ranks(others)} followed" if others else ""
-        what += f"; {words.count(len(waiting), 'rank')} {words.verb(waiting, 'waits', 'wait')}" if waiting else ""
+        what += f"; {words.waiting(waiting)}" if waiting else ""
         told = [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -gone(ranks[number]))[:4]]
         facts = _evidence([ranks[number] for number in told])
         aborted = [number for number in first if _aborted(ranks[number])]
@@ -336,7 +328,7 @@ class _Ended:
         voices = [number for number in speakers if number not in named]
         what = f"{words.ranks(voices)} failed with {self._quoted(voices)}"
         if named:
-            what = f"{words.ranks(named)} {words.verb(named, 'is', 'are')} named by others: {what}"
+            what = f"{words.does(named, 'is', 'are')} named by others: {what}"
         else:
             what += f"; it is unknown which are wrong: {' or '.join(map(words.ranks, sides))}"
         return [

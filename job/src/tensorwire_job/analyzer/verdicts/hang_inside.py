@@ -65,7 +65,7 @@ def _cause(job: Job, wait: Wait) -> tuple[Code, Blame]:
         return "TW-H3", blame
     unseen = [number for number in wait.unseen if number >= 0]
     if unseen or not (wait.is_pairwise or group.is_whole):
-        facts = [f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view"] if unseen else []
+        facts = [f"{words.does(unseen, 'is', 'are')} not in view"] if unseen else []
         return "TW-UNKNOWN", Blame(unseen, facts, Basis.REMAINDER)
     blame = transport.unread(job, wait.members) or transport.busy(job, wait.members, recent(job))
     blame = blame or transport.least_moved(group)

@@ -101,9 +101,8 @@ def _nobody_waits(job: Job, wait: Wait) -> Verdict:
     inside, missing = wait.blocked, wait.missing
     return job.verdict(
         "hang", "TW-H1", wait.group, missing,
-        f"{words.ranks(inside)} {words.verb(inside, 'has', 'have')} entered {wait.title}, and "
-        f"{words.verb(inside, 'goes', 'go')} on elsewhere; {words.ranks(missing)} "
-        f"{words.verb(missing, 'has', 'have')} not entered it",
+        f"{words.does(inside, 'has', 'have')} entered {wait.title}, and {words.verb(inside, 'goes', 'go')} on "
+        f"elsewhere; {words.does(missing, 'has', 'have')} not entered it",
         [wait.told()], Basis.REMAINDER, victims=0, level="notice", seconds=wait.seconds,
     )  # fmt: skip
 

@@ -92,7 +92,7 @@ def _still(job: Job, alive: list[int], seconds: float) -> Verdict:
     if len(alive) > _MAX_FACTS:
         facts.append(f"stacks of {min(len(alive), _MAX_STACKS)} of {len(alive)} ranks are asked for")
     if unseen:
-        facts.append(f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view")
+        facts.append(f"{words.does(unseen, 'is', 'are')} not in view")
     return job.verdict(
         "no progress", "TW-UNKNOWN", None, [],
         f"no rank has completed an operation for {words.seconds(seconds)}, and none of the "

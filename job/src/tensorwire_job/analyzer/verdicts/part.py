@@ -74,11 +74,9 @@ class Part:
     def _locked_out(self, wait: Wait) -> Verdict:
         """Ranks that wait for a process that is no rank: these are where to look, though none of them is wrong."""
         victims = self.states.victims([wait.vertex]) - set(wait.inside)
-        waiting = f"{words.ranks(wait.inside)} {words.verb(wait.inside, 'waits', 'wait')}"
+        waiting = words.does(wait.inside, "waits", "wait")
         summary = f"{waiting} for a file lock that pid {wait.pid} has, which is no rank in view"
-        if victims:
-            waiting = f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')}"
-            summary += f"; {waiting} for {words.verb(wait.inside, 'it', 'them')}"
+        summary += f"; {words.waiting(victims)} for {words.verb(wait.inside, 'it', 'them')}" if victims else ""
         path = [wait, *(each for each in self.states.leading_to([wait.vertex]) if each is not wait)]
         facts = [each.told() for each in path[:_MAX_WAITS]]
         facts += [self.job.account(number) for number in wait.inside[:_MAX_ACCOUNTS]]
@@ -225,7 +223,7 @@ class Part:
 
     def _summary(self, wait: Wait, named: list[int], also: list[int], victims: set[int], *, is_meant: bool) -> str:
         entered = f"its end of {wait.title}" if wait.is_pairwise else wait.title
-        waiting = f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')}"
+        waiting = words.waiting(victims)
         if also:
             text = f"{words.ranks([*named, *also])} are stopped, {words.ranks(named)} outside {entered}"
             return text + (f"; {waiting} for them" if victims else "")
@@ -241,7 +239,7 @@ class Part:
         phases = sorted({self.job.phases[number] for number in named if self.job.phases.get(number)})
         declared = f" (in declared phase: {', '.join(phases)})" if phases and wait.group else ""
         what += f", and {words.verb(named, 'goes', 'go')} on elsewhere" if is_meant else ""
-        return f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not {what}; {waiting} {whom}{declared}"
+        return f"{words.does(named, 'has', 'have')} not {what}; {waiting} {whom}{declared}"
 
     def _doubts(self, wait: Wait, ranks: list[int], named: list[int]) -> list[str]:
         """What speaks for it that they may well come, or that the trouble is with those inside."""
@@ -250,8 +248,7 @@ class Part:
         if wait.is_pairwise and not any(job.ranks[number].timed for number in named):
             doubts.append("until operations are timed, it is not seen that a rank waits for what isend or irecv began")
         if moving:
-            completes = words.verb(moving, "completes", "complete")
-            doubts.append(f"{words.ranks(moving)} {completes} other operations meanwhile")
+            doubts.append(f"{words.does(moving, 'completes', 'complete')} other operations meanwhile")
         # A CPU that is used by a rank without a heartbeat speaks for a thread that spins with Python's lock held.
         beating = [number for number in named if not job.are_stale([number])]
         working = {number: doing for number in beating if (doing := job.doing(job.ranks[number]))}
@@ -272,12 +269,11 @@ class Part:
         lacked = own.lacked_by(number)
         waits = [wait for each in lacked for wait in self.states.of[each]]
         here = f"rank {number} {'waits for' if own.pid else 'is in'} {own.title}"
-        summary = f"{here}, which {words.ranks(lacked)} {words.verb(lacked, 'does', 'do')} not come to"
+        summary = f"{here}, which {words.does(lacked, 'does', 'do')} not come to"
         if waits:
             how = ("waits for", "wait for") if all(wait.pid for wait in waits) else ("is in", "are in")
             places = words.names(sorted({wait.title for wait in waits}))
-            there = f"{words.ranks(lacked)} {words.verb(lacked, *how)} {places}"
-            summary = f"{here}, and {there}: each waits for the other"
+            summary = f"{here}, and {words.does(lacked, *how)} {places}: each waits for the other"
         seconds = max(wait.seconds for wait in self.waits)
         return self._hang("TW-H2", own, [number], summary, [*facts, *why], basis, seconds=seconds)
 

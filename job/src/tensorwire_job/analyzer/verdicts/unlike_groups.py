@@ -52,8 +52,7 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
     if len(suspects) > 1 and not all(set(minority(each)) == set(suspects) for each in sides):
         suspects = []
     facts = [
-        f"{words.ranks(group.holders)} {words.verb(group.holders, 'has', 'have')} made {group.title} of "
-        f"{words.ranks(members)}"
+        f"{words.does(group.holders, 'has', 'have')} made {group.title} of {words.ranks(members)}"
         for made in found
         for members, group in made.items()
     ]

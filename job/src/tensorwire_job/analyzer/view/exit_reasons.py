@@ -101,8 +101,3 @@ def blamed(ranks: Mapping[int, Rank], world_size: int) -> tuple[list[list[int]],
 def was_interrupted(rank: Rank) -> bool:
     """Whether it says that it was told to end."""
     return rank.process.exit_kind == "interruption" or bool(_INTERRUPTED.search(rank.process.exit_reason))
-
-
-def is_silent(rank: Rank) -> bool:
-    """Whether it ended without a word or a signal that it noted."""
-    return not rank.process.exit_reason and not rank.process.signal

@@ -49,7 +49,7 @@ class States:
         for group in job.groups.having(job.columns.rows.open_seconds >= self._least):
             self._add(group)
         self.moving = self._moving()
-        self.waits += self._calls() + self._locks()
+        self.waits += self._calls()
         for wait in self.waits:
             wait.is_fresh = not job.are_stale(wait.inside)
         self.waits.sort(key=lambda wait: (wait.prominence, -wait.inside[0]), reverse=True)
@@ -214,17 +214,30 @@ class States:
         known.seconds = max(known.seconds, age)
 
     def _calls(self) -> list[Wait]:
-        """Waits that no process group counts. Stacks tell of them, and set-ups."""
+        """Waits that no process group counts. Stacks tell of them, and set-ups. A file lock is held by one other rank,
+        or by a process that is no rank."""
         job, numbers, (setups, ages) = self.job, self.job.columns.numbers, self.job.columns.setups
         at: dict[str, dict[int, float]] = defaultdict(dict)
+        locks: dict[tuple[str, int, tuple[int, ...]], dict[int, float]] = defaultdict(dict)
         for number, (activity, seconds) in job.columns.activities.items():
-            if activity in UNCOUNTED and self._are_live[job.columns.place_of[number]]:
-                at[activity][number] = self._least if seconds is None else seconds
+            age = self._least if seconds is None else seconds
+            if not self._are_live[job.columns.place_of[number]]:
+                continue
+            if activity in UNCOUNTED:
+                at[activity][number] = age
+            elif pid := holder_of_lock(activity):
+                holders = job.holders(number)
+                if len(holders) < 2 and holders != [number]:
+                    locks[job.ranks[number].node, pid, tuple(holders)][number] = age
         in_init = (setups == _IN_INIT) & self._are_live
         if in_init.any():
             at[IN_INIT] = dict(zip(numbers[in_init].tolist(), np.nan_to_num(ages[in_init]).tolist(), strict=True))
-        unseen = [number for number in range(job.world_size) if number not in job.ranks] if at else []
-        found = []
+        unseen = [number for number in range(job.world_size) if number not in job.ranks] if at or locks else []
+        found = [
+            Wait(None, FOR_LOCK, 0, old, old, [*holders], [] if holders else unseen, max(since.values()), pid=pid)
+            for (_, pid, holders), since in locks.items()
+            if (old := sorted(number for number, age in since.items() if age >= self._least))
+        ]
         for call, since in sorted(at.items()):
             inside = sorted(number for number, seconds in since.items() if seconds >= self._least)
             if not inside:
@@ -237,23 +250,6 @@ class States:
                 missing = unseen = unseen or [_UNSEEN]
             found.append(Wait(None, call, 0, inside, inside, missing, unseen, max(since.values()), is_any=is_any))
         return found
-
-    def _locks(self) -> list[Wait]:
-        """Waits for file locks that one other rank holds, or a process that is no rank."""
-        job = self.job
-        unseen = [number for number in range(job.world_size) if number not in job.ranks]
-        at: dict[tuple[str, int, tuple[int, ...]], dict[int, float]] = defaultdict(dict)
-        for number, (activity, seconds) in job.columns.activities.items():
-            pid = holder_of_lock(activity)
-            holders = job.holders(number) if pid else []
-            age = self._least if seconds is None else seconds
-            if pid and self._are_live[job.columns.place_of[number]] and len(holders) < 2 and holders != [number]:
-                at[job.ranks[number].node, pid, tuple(holders)][number] = age
-        return [
-            Wait(None, FOR_LOCK, 0, old, old, [*holders], [] if holders else unseen, max(since.values()), pid=pid)
-            for (_, pid, holders), since in at.items()
-            if (old := sorted(number for number, age in since.items() if age >= self._least))
-        ]
 
 
 def waits_elsewhere(job: Job) -> bool:

@@ -90,10 +90,9 @@ class Wait:
 
     def told(self) -> str:
         """For the evidence: "ranks 0-1 wait in all_reduce #36 of world for rank 2, the longest for 5 min"."""
-        who = f"{words.ranks(self.inside)} {words.verb(self.inside, 'waits', 'wait')}"
         for_whom = f" for {words.ranks(self.missing)}" if self.missing else ""
         what = f"for {self.title}" if self.pid else f"in {self.title}{for_whom}"
-        return f"{who} {what}, the longest for {words.seconds(self.seconds)}"
+        return f"{words.does(self.inside, 'waits', 'wait')} {what}, the longest for {words.seconds(self.seconds)}"
 
     def lacked_by(self, number: int) -> list[int]:
         """The ranks that this rank waits for."""
