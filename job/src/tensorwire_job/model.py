@@ -205,6 +205,12 @@ class Rank:
     calls: Sequence[Call] = ()  # the last ones, the newest last, as they were read once it stood still or was to end
     calls_seconds: float | None = None  # since they were read
 
+    @property
+    def longest_open(self) -> ProcessGroup | None:
+        """The group whose operation has been open for the longest."""
+        opened = sorted((g for g in self.process_groups if g.open_seconds is not None), key=lambda group: group.id)
+        return max(opened, key=lambda group: group.open_seconds or 0.0, default=None)
+
 
 @dataclass(slots=True)
 class Edge:

@@ -10,7 +10,7 @@ from job.tests.support.analyzed import SECONDS, everything, last, only, told, wa
 from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
 from job.tests.support.observed_jobs import all_in, every_rank, hung, not_entering, others
 from tensorwire_job.analyzer import Analyzer
-from tensorwire_job.analyzer.verdicts import unlike_types
+from tensorwire_job.analyzer.verdicts import unlike_calls
 from tensorwire_job.analyzer.view import waits
 from tensorwire_job.model import IN_THREAD, Call
 from tensorwire_job.page import native
@@ -87,7 +87,7 @@ def test_the_finding_goes_when_the_job_goes_on() -> None:
 
 
 def test_names_of_operations_are_those_of_pages() -> None:
-    assert set(native.OPERATIONS) > unlike_types._OF_ONE_TYPE | waits._UNEVEN
+    assert set(native.OPERATIONS) > unlike_calls._OF_ONE_TYPE | waits._UNEVEN
 
 
 def test_counts_alone_suffice() -> None:

@@ -11,7 +11,7 @@ from job.tests.support.analyzed import SECONDS, everything, last, only, told, wa
 from job.tests.support.observations import WORLD, member, observed, rank, ring
 from job.tests.support.observed_jobs import every_rank, healthy, hung, not_entering, others
 from tensorwire_job.analyzer import Analyzer
-from tensorwire_job.analyzer.view.stacks import sides_of
+from tensorwire_job.analyzer.view.verdict import sides_of
 from tensorwire_job.model import Worker
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from .verdicts.endings import Ended
 from .verdicts.hangs import find_hangs
 from .verdicts.no_progress import find_no_progress
 from .view import transport
+from .view.exit_reasons import may_end
 from .view.job import Job
-from .view.signals import may_end
 from .view.states import waits_elsewhere
 from .view.work import STEPS
 

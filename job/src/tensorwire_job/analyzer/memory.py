@@ -11,11 +11,10 @@ import numpy as np
 from .. import words
 from ..columns import RankColumns
 from ..model import Confidence
-from .verdicts.unlike_types import UnlikeTypes
-from .view.exit_reasons import LEFT, has_failed, is_secondary
+from .verdicts.unlike_calls import UnlikeTypes
+from .view.exit_reasons import LEFT, SAME_SECONDS, has_failed, is_secondary, stands_still
 from .view.histories import CallHistories
-from .view.signals import SAME_SECONDS
-from .view.stacks import sides_of
+from .view.verdict import sides_of
 from .view.work import Work
 
 if TYPE_CHECKING:
@@ -99,8 +98,7 @@ class Memory:
             if rank is None or not rank.process.is_alive or not has_failed(rank):
                 continue
             age = rank.process.exit_seconds if rank.process.exit_seconds is not None else self.time - since
-            ages = (group.idle_seconds for group in rank.process_groups)
-            if all(idle is None or idle >= age - SAME_SECONDS for idle in ages):
+            if stands_still(rank, age - SAME_SECONDS):
                 failed[number] = age
         return failed
 

@@ -3,8 +3,7 @@
 Nothing here knows what a rank, a page or a process is. job/docs/method.md is the same in words.
 """
 
-from .explanations import Explanation, explain
-from .graph import Graph, Need
+from .graph import Explanation, Graph, Need, explain
 from .history import Difference, Entry, first_differences, last_stray, unequal_exchanges
 
 __all__ = [

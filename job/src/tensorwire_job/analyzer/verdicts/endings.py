@@ -16,8 +16,10 @@ from ...model import REPLACED
 from ..view.confidence import Basis
 from ..view.exit_reasons import (
     LEFT,
+    TOGETHER,
     alike,
     blamed,
+    goes_on,
     gone,
     has_failed,
     has_own_words,
@@ -25,11 +27,13 @@ from ..view.exit_reasons import (
     is_secondary,
     ran_out_of_time,
     said,
+    stands_still,
     was_interrupted,
+    without,
+    without_outlived,
 )
 from ..view.job import is_waiting
 from ..view.past import rewound
-from ..view.signals import TOGETHER, goes_on, without, without_outlived
 from ..view.verdict import MAX_SUSPECTS
 from .hangs import find_hangs
 from .unlike_calls import parted, unlike_calls
@@ -188,7 +192,8 @@ class Ended:
             asked = list(self.asked) if wait_on.any() else []
         if not asked:
             return []
-        by_it = {number: ranks[number] for number in asked if number in self.dead or self._stands_still(number)}
+        # One that has completed nothing since does not react before its wait ends.
+        by_it = {n: ranks[n] for n in asked if n in self.dead or stands_still(ranks[n], self.asked[n])}
         others_live = any(n not in asked and gone(rank) < self.start - TOGETHER for n, rank in ranks.items())
         if self.are_noted and not others_live and 2 * len(asked) > len(ranks):
             return self._perhaps_alone(sorted(asked), by_it, way)
@@ -345,11 +350,6 @@ class Ended:
         other = next((number for number in numbers if texts[number] != first), None)
         return first if other is None else f"{first} (rank {other}: {texts[other]})"
 
-    def _stands_still(self, number: int) -> bool:
-        """Whether a rank that was asked has completed nothing since: it does not react before its wait ends."""
-        ages = (group.idle_seconds for group in self.job.ranks[number].process_groups)
-        return all(age is None or age >= self.asked[number] for age in ages)
-
     def _waiting(self) -> set[int]:
         are_open = self.job.columns.rows.open_seconds >= self.job.thresholds.lost_seconds
         return set(self.job.columns.row_numbers[are_open].tolist()) - self.dead.keys()
@@ -427,13 +427,11 @@ def _evidence(ranks: list[Rank]) -> list[str]:
 
 def _last(rank: Rank) -> str:
     """The operation that it was in when it was last heard of, or had been in."""
-    groups = sorted(rank.process_groups, key=lambda group: group.id)
-    opened = [group for group in groups if group.open_seconds is not None]
-    if opened:
-        group = max(opened, key=lambda group: group.open_seconds or 0.0)
+    if group := rank.longest_open:
         return f", in {words.numbered(group.operation, group.open_sequence, group.title)}"
+    groups = sorted(rank.process_groups, key=lambda group: group.id)
     done = [group for group in groups if group.completed and group.idle_seconds is not None]
     if not done:
-        return ", before its first operation" if rank.process_groups else ""
+        return ", before its first operation" if groups else ""
     group = min(done, key=lambda group: group.idle_seconds or 0.0)
     return f", after {words.numbered(group.operation, group.completed, group.title)}"

@@ -138,7 +138,7 @@ def _left_behind(job: Job) -> list[Verdict]:
 
 def _idle_seconds(rank: Rank) -> float:
     """Since it completed anything; 0 of one that waits."""
-    if is_waiting(rank) or any(group.open_seconds is not None for group in rank.process_groups):
+    if is_waiting(rank) or rank.longest_open:
         return 0.0
     ages = [rank.setup_seconds, *(group.idle_seconds for group in rank.process_groups)]
     return min((age for age in ages if age is not None), default=0.0)

@@ -36,7 +36,7 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
             lists[group.id[:_NAME]][members] = group
             names[members].append(group.holders)
     crossed = {members: made for members, made in names.items() if len(made) > 1 and _are_apart(made)}
-    unlike = [made for made in lists.values() if len(made) > 1 and _are_apart(_holders(made))]
+    unlike = [made for made in lists.values() if len(made) > 1 and _are_apart([g.holders for g in made.values()])]
     certain = [made for made in unlike if _contradict(made) or not crossed.keys().isdisjoint(made)]
     held = [group for made in certain for group in made.values()]
     if not any(wait.call == NEW_GROUP or wait.group in held for wait in waits):
@@ -44,12 +44,14 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
     found = certain or [made for made in unlike if any(_stands_still(group, waits) for group in made.values())]
     if not found:
         return None
-    sides = [_ordered(_holders(made)) for made in found]
-    blamed = [set(minority(each)) or set().union(*each) for each in sides]
+    holders = [[sorted(group.holders) for group in made.values()] for made in found]
+    sides = [sorted(each, key=lambda side: (-len(side), side)) for each in holders]
+    few = [set(minority(each)) for each in sides]
+    blamed = [own or set().union(*each) for own, each in zip(few, sides, strict=True)]
     if certain:
         blamed += [set().union(*made) for made in crossed.values()]
     suspects = sorted(set.intersection(*blamed))
-    if len(suspects) > 1 and not all(set(minority(each)) == set(suspects) for each in sides):
+    if len(suspects) > 1 and not all(own == set(suspects) for own in few):
         suspects = []
     facts = [
         f"{words.does(group.holders, 'has', 'have')} made {group.title} of {words.ranks(members)}"
@@ -61,25 +63,16 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
     if not suspects:
         summary = f"ranks made groups in unlike orders, or of unlike members, and it is unknown which are wrong: {told}"
     blocked = {number for wait in waits for number in wait.blocked}
-    is_firm = any(set(minority(each)) == set(suspects) for each in sides)
     facts = [*facts[:_MAX_FACTS], *(wait.told() for wait in waits[:_MAX_FACTS])]
     return job.verdict(
         "hang", "TW-H2", next(iter(found[0].values())), suspects, summary, facts,
-        Basis.STATE if is_firm else Basis.COMPARISON, victims=len(blocked.difference(suspects)),
+        Basis.STATE if set(suspects) in few else Basis.COMPARISON, victims=len(blocked.difference(suspects)),
         sides=[] if suspects else sides[0], seconds=max(wait.seconds for wait in waits),
     )  # fmt: skip
 
 
-def _holders(made: _Lists) -> list[set[int]]:
-    return [group.holders for group in made.values()]
-
-
 def _are_apart(holders: Sequence[set[int]]) -> bool:
     return sum(map(len, holders)) == len(set().union(*holders))
-
-
-def _ordered(holders: Sequence[set[int]]) -> list[list[int]]:
-    return sorted(map(sorted, holders), key=lambda side: (-len(side), side))
 
 
 def _contradict(made: _Lists) -> bool:

@@ -43,9 +43,7 @@ def _state(rank: Rank) -> str:
 
 def _where(rank: Rank) -> str:
     """The operation that a rank has been in for the longest; if in none, what its stack or its set-up say."""
-    opened = [group for group in rank.process_groups if group.open_seconds is not None]
-    if opened:
-        group = max(opened, key=lambda group: group.open_seconds or 0.0)
+    if group := rank.longest_open:
         operation = words.numbered(group.operation, group.open_sequence, group.title)
         return f"is in {operation} for {words.seconds(group.open_seconds or 0.0)}"
     if is_waiting(rank):

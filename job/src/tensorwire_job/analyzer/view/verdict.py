@@ -1,7 +1,9 @@
-"""A finding and what kind of cause it has."""
+"""A finding, what kind of cause it has, and the stacks that tell more."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +15,8 @@ MAX_SUSPECTS: Final = 5
 
 _SUSPECTS_WITH_STACKS = 3
 _SIDES_WITH_STACKS = 4
+_LINE = re.compile(r", line \d+|:\d+\)")
+_CALL = re.compile(r"^ +.*[:,].*\d.*$", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -29,3 +33,17 @@ class Verdict:
         if self.finding.suspects:
             return self.finding.suspects[:_SUSPECTS_WITH_STACKS]
         return [side[0] for side in self.finding.sides[:_SIDES_WITH_STACKS] if side] or self.witnesses
+
+
+def sides_of(stacks: Mapping[int, str]) -> list[list[int]]:
+    """The few ranks whose scripts stand elsewhere than those of most, and these; [] where no place is that of most.
+
+    The line within the innermost function tells nothing: a loop that polls has several.
+    """
+    by_place: dict[tuple[str, ...], list[int]] = {}
+    for number, stack in sorted(stacks.items()):
+        script = next((thread for thread in stack.split("\n\n") if "<module>" in thread), "")
+        inner, *outer = _CALL.findall(script) or [stack]
+        by_place.setdefault((_LINE.sub("", inner), *outer), []).append(number)
+    sides = sorted(by_place.values(), key=len)
+    return sides if 1 < len(sides) <= _SIDES_WITH_STACKS and 2 * len(sides[-1]) > len(stacks) else []
