@@ -7,8 +7,10 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from .model import REPLACED
+
 if TYPE_CHECKING:
-    from .model import Operation
+    from .model import Operation, Rank
 
 _MAX_RANGES = 6
 # "rank 1", "Rank 1]", "(RANK 1)", "process 0", "ranks 1, 3", "ranks:dict_keys([1])". A tensor has a rank too, so has
@@ -138,3 +140,29 @@ def call(operation: Operation) -> str:
     if operation.root >= 0:
         parts.append(f"root {operation.root}")
     return f"{operation.name or 'an operation'}({', '.join(parts)})"
+
+
+def ended(rank: Rank, ago: str = "") -> str:
+    """How the process of a rank ended; when, only where that is asked for: a finding is shown with its age."""
+    process = rank.process
+    if process.is_alive and not process.exit_reason:
+        return f"got {process.signal} and has completed nothing since"
+    if process.is_alive:
+        return f"failed with {process.exit_reason}{ago}, and its process lives on"
+    if process.exit_reason == REPLACED:
+        return REPLACED + (f", last heard of{ago}" if ago else "")
+    if process.exit_kind == "crash":
+        return f"was {process.exit_reason}{ago}"
+    return (f"ended ({process.exit_reason})" if process.exit_reason else "ended without an exit reason") + ago
+
+
+def last_operation(rank: Rank) -> str:
+    """The operation that it was in when it was last heard of, or had been in."""
+    if group := rank.longest_open:
+        return f", in {numbered(group.operation, group.open_sequence, group.title)}"
+    groups = sorted(rank.process_groups, key=lambda group: group.id)
+    done = [group for group in groups if group.completed and group.idle_seconds is not None]
+    if not done:
+        return ", before its first operation" if groups else ""
+    group = min(done, key=lambda group: group.idle_seconds or 0.0)
+    return f", after {numbered(group.operation, group.completed, group.title)}"

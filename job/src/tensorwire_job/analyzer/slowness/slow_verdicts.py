@@ -34,7 +34,10 @@ def judge(job: Job, measured: list[Slow]) -> list[Verdict]:
     for one in collective:
         if one.lost < ACCOUNTS * collective[0].lost:
             break
-        are_victims = any(_waits_elsewhere(number, one, slow) for number in one.late)
+        # A rank that waits in another process group is late because of that.
+        others = [other for other in slow if other is not one]
+        elsewhere = (other.mean.get(number, 0.0) / other.seconds for other in others for number in one.late)
+        are_victims = any(share >= ACCOUNTS * one.late_by for share in elsewhere)
         if are_victims and not one.p <= job.thresholds.transfer_share:
             continue
         verdict = _verdict(job, one)
@@ -43,12 +46,6 @@ def judge(job: Job, measured: list[Slow]) -> list[Verdict]:
             verdicts.append(verdict)
             named |= suspects
     return verdicts[:_MAX_FINDINGS]
-
-
-def _waits_elsewhere(number: int, one: Slow, slow: list[Slow]) -> bool:
-    """Whether a late rank is late because it waits in another process group."""
-    shares = (other.mean.get(number, 0.0) / other.seconds for other in slow if other is not one)
-    return max(shares, default=0.0) >= ACCOUNTS * one.late_by
 
 
 def _pairwise(job: Job, slow: list[Slow], measured: list[Slow]) -> list[Verdict]:

@@ -12,26 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ... import words
-from ...model import REPLACED
+from ..view import exit_reasons as ends
 from ..view.confidence import Basis
-from ..view.exit_reasons import (
-    LEFT,
-    TOGETHER,
-    alike,
-    blamed,
-    goes_on,
-    gone,
-    has_failed,
-    has_own_words,
-    has_spoken,
-    is_secondary,
-    ran_out_of_time,
-    said,
-    stands_still,
-    was_interrupted,
-    without,
-    without_outlived,
-)
 from ..view.job import is_waiting
 from ..view.past import rewound
 from ..view.verdict import MAX_SUSPECTS
@@ -76,17 +58,18 @@ class Ended:
     def __init__(self, job: Job, dead: dict[int, Rank], named: Set[int]) -> None:
         end = _first_end(dead)
         self.are_noted, self.named = bool(job.columns.signals), named
-        job = without_outlived(job, dead, end)
-        has_gone_on = goes_on(job, job.columns.signals, end)
+        job = ends.without_outlived(job, dead, end)
+        has_gone_on = ends.goes_on(job, job.columns.signals, end)
         if has_gone_on and _fails_by_itself(job, dead, end):
-            job = without(job, job.columns.signals)
+            job = ends.without(job, job.columns.signals)
         self.job, self.dead = job, {number: job.ranks[number] for number in dead}
-        self.failed = {n: rank for n, rank in self.dead.items() if rank.process.exit_reason not in LEFT}
+        self.failed = {n: rank for n, rank in self.dead.items() if rank.process.exit_reason not in ends.LEFT}
         self.left = {n: rank for n, rank in self.dead.items() if n not in self.failed}
-        asked = {n: job.ranks[n].process.signal_seconds or said(job.ranks[n]) for n in job.columns.signals}
-        asked |= {n: said(rank) for n, rank in self.failed.items() if n not in asked and was_interrupted(rank)}
+        asked = {n: job.ranks[n].process.signal_seconds or ends.said(job.ranks[n]) for n in job.columns.signals}
+        interrupted = {n: rank for n, rank in self.failed.items() if ends.was_interrupted(rank)}
+        asked |= {n: ends.said(rank) for n, rank in interrupted.items() if n not in asked}
         self.start = max(asked.values(), default=0.0)
-        self.asked = {n: age for n, age in asked.items() if self.start - age <= TOGETHER}
+        self.asked = {n: age for n, age in asked.items() if self.start - age <= ends.TOGETHER}
         self.first, self.were_silent = self._change()
         self.is_asked_first = bool(asked) and self.start >= self.first
         kinds = {rank.process.exit_kind for rank in self.failed.values()}
@@ -97,12 +80,12 @@ class Ended:
     def _change(self) -> tuple[float, bool]:
         """How long ago the job changed first, and whether ranks had been silent until then: they were not gone, or the
         others would have lost a connection at once. A rank that fails of something else tells nothing about that."""
-        ages = self.asked | {n: max(said(rank), self.asked.get(n, 0.0)) for n, rank in self.failed.items()}
+        ages = self.asked | {n: max(ends.said(rank), self.asked.get(n, 0.0)) for n, rank in self.failed.items()}
         spoke = self.asked.keys() | {n for n, r in self.failed.items() if r.process.exit_reason or r.process.signal}
         silent = self.failed.keys() - spoke
         if self.asked and not self.are_noted:  # those that are killed with one that speaks may be heard of before
             ages |= {n: self.start for n in silent if self.start < ages[n] <= self.start + _AFTERMATH}
-        own = {n for n, rank in self.failed.items() if has_own_words(rank) and ages[n] != self.asked.get(n)}
+        own = {n for n, rank in self.failed.items() if ends.has_own_words(rank) and ages[n] != self.asked.get(n)}
         order = sorted(ages, key=lambda number: (-ages[number], number not in own))  # names decide nothing
         first, were_silent = max(ages.values(), default=0.0), False
         for number, after in pairwise(order):
@@ -116,18 +99,18 @@ class Ended:
         """[] where the job was well, and None where no rank has ended that others need, or the time to tell has not
         come. `hangs` are verdicts on hangs that stood when the first of them ended."""
         job, failed = self.job, self.failed
-        early = {n: rank for n, rank in self.left.items() if gone(rank) > self.first and not _is_done(job, rank)}
+        early = {n: rank for n, rank in self.left.items() if ends.gone(rank) > self.first and not _is_done(job, rank)}
         if 2 * len(early) > len(job.ranks):  # who waits for so many that have ended well calls once too often
             early = {}
         if early and (failed or self.asked or self._waiting()):
             others = [number for number in job.ranks if number not in early]
-            if len(others) <= len(early) and max(map(gone, early.values())) >= job.thresholds.lost_seconds:
+            if len(others) <= len(early) and max(map(ends.gone, early.values())) >= job.thresholds.lost_seconds:
                 return self._two_sides(list(early), f"{words.ranks(early)} ended well while others had more to do")
             return self._lost(early, certain=True)
         if not failed and not self.asked:
             return None
-        own_words = {n for n, rank in failed.items() if has_own_words(rank)}
-        if self.is_asked_first or not any(said(failed[n]) >= self.first - _MOMENT for n in own_words):
+        own_words = {n for n, rank in failed.items() if ends.has_own_words(rank)}
+        if self.is_asked_first or not any(ends.said(failed[n]) >= self.first - _MOMENT for n in own_words):
             before = self._before(hangs)
             if before:
                 return before
@@ -144,8 +127,8 @@ class Ended:
                 what = f"{words.ranks(aborted)} aborted in a message, as gloo does on more data than it expects"
                 return self._two_sides(aborted, what)
             # They died of a connection that another rank closed: a rank that left just before, if there is one.
-            left = {n: rank for n, rank in self.left.items() if 0.0 < gone(rank) - self.first <= _AFTERMATH}
-            if left and len(left) <= len(failed) and all(map(is_secondary, failed.values())):
+            left = {n: rank for n, rank in self.left.items() if 0.0 < ends.gone(rank) - self.first <= _AFTERMATH}
+            if left and len(left) <= len(failed) and all(map(ends.is_secondary, failed.values())):
                 return self._lost(left)
         return self._lost(failed)
 
@@ -158,7 +141,7 @@ class Ended:
             self.job.verdict(
                 "lost", "TW-H2", None, [], f"{summary}; it is unknown which are wrong: {which}", facts,
                 Basis.COMPARISON, victims=len(others), sides=[ranks, others],
-                seconds=max(gone(self.job.ranks[number]) for number in ranks),
+                seconds=max(ends.gone(self.job.ranks[number]) for number in ranks),
             )
         ]  # fmt: skip
 
@@ -183,7 +166,7 @@ class Ended:
         later = [self.asked[number] for number in asked if number not in alone and ranks[number].node == node]
         if way == "SIGTERM" and later and max(later) - min(later) <= _AT_ONCE:
             alone = [number for number in alone if ranks[number].node == node]
-            has_seen = max(gone(ranks[number]) for number in alone) >= max(later)
+            has_seen = max(ends.gone(ranks[number]) for number in alone) >= max(later)
             if has_seen and self.start - max(later) <= _LAUNCHER_SECONDS:
                 asked = alone
         if not self.are_noted:  # one that speaks of it stands for all, unless others wait on
@@ -193,8 +176,8 @@ class Ended:
         if not asked:
             return []
         # One that has completed nothing since does not react before its wait ends.
-        by_it = {n: ranks[n] for n in asked if n in self.dead or stands_still(ranks[n], self.asked[n])}
-        others_live = any(n not in asked and gone(rank) < self.start - TOGETHER for n, rank in ranks.items())
+        by_it = {n: ranks[n] for n in asked if n in self.dead or ends.stands_still(ranks[n], self.asked[n])}
+        others_live = any(n not in asked and ends.gone(rank) < self.start - ends.TOGETHER for n, rank in ranks.items())
         if self.are_noted and not others_live and 2 * len(asked) > len(ranks):
             return self._perhaps_alone(sorted(asked), by_it, way)
         # A rank that has died of a lost connection by now may have been about to get it too.
@@ -209,7 +192,7 @@ class Ended:
         for number in sorted(asked, key=lambda number: -self.asked[number]):
             last[ranks[number].node] = self.asked[number]
         lived = {
-            number: last[rank.node] - self.asked.get(number, gone(rank))
+            number: last[rank.node] - self.asked.get(number, ends.gone(rank))
             for number, rank in self.failed.items()
             if rank.node in last and (number not in self.asked or self._way(number) == "SIGTERM" != way)
         }  # SIGTERM may be the launcher's, after another signal
@@ -233,7 +216,7 @@ class Ended:
         patience = self.job.thresholds.hang_seconds
         if self.is_asked_first:
             patience = min(patience, _WATCHED)
-        elif any(map(ran_out_of_time, self.failed.values())):
+        elif any(map(ends.ran_out_of_time, self.failed.values())):
             patience = min(patience, _PATIENCE)
         then = rewound(self.job, self.first, patience)
         found = [verdict for verdict in hangs if verdict.finding.level == "finding"]
@@ -249,7 +232,9 @@ class Ended:
         group = next((group for group in self.job.groups.values() if group.title == finding.process_group), None)
         members = [number for number in group.members if number in then.ranks] if group else []
         silent = [number for number in members if then.ranks[number].heartbeat_seconds > _PATIENCE]
-        quiet = [n for n in members if not (has_spoken(ranks[n]) or (self.is_asked_first and ranks[n].process.signal))]
+        quiet = [
+            n for n in members if not (ends.has_spoken(ranks[n]) or (self.is_asked_first and ranks[n].process.signal))
+        ]
         numbers = silent or (quiet if 2 * len(quiet) < len(members) else [])
         if group is None or not 0 < len(numbers) < len(members):
             return None
@@ -269,7 +254,9 @@ class Ended:
         if self.is_asked_first and not self.outlives_it:
             how, told = f"the job was ended ({self._how()})", list[str]()
         else:  # a rank that ran out of time tells how, or else the first
-            ended = {n: rank for n, rank in self.failed.items() if ran_out_of_time(rank)} or self.failed or self.dead
+            ended = (
+                {n: rank for n, rank in self.failed.items() if ends.ran_out_of_time(rank)} or self.failed or self.dead
+            )
             how, told = "the first rank ended", _evidence([ended[_first(ended)[0][0]]])
         since = (finding.time if finding.since is None else finding.since) - self.first  # it was told as of then
         evidence = [*finding.evidence, *told]
@@ -284,9 +271,9 @@ class Ended:
         None of several that died because another had is named: that may be one that is not in view, or no rank.
         """
         first, is_first = (sorted(candidates), certain) if all_of else _first(candidates)
-        same, sides, speakers = alike(candidates), list[list[int]](), set[int]()
+        same, sides, speakers = ends.alike(candidates), list[list[int]](), set[int]()
         if not (certain or all_of):
-            sides, speakers = blamed(candidates, self.job.world_size)
+            sides, speakers = ends.blamed(candidates, self.job.world_size)
             if set(first).isdisjoint(speakers.union(*sides[: len(sides) == 1])):  # what they say came later
                 sides, speakers = [], set()
         if sides:
@@ -297,21 +284,21 @@ class Ended:
         if not self._is_time(first):
             return None
         ranks, waiting = self.job.ranks, self._waiting() - set(first)
-        seconds = max(gone(ranks[number]) for number in first)
-        others = [n for n in self.dead if n not in first and not (n in self.left and gone(ranks[n]) > seconds)]
-        what = "; ".join(f"rank {n} {_end(ranks[n])}" for n in first)
+        seconds = max(ends.gone(ranks[number]) for number in first)
+        others = [n for n in self.dead if n not in first and not (n in self.left and ends.gone(ranks[n]) > seconds)]
+        what = "; ".join(f"rank {n} {words.ended(ranks[n])}" for n in first)
         if first == same:
             who = f"all {len(same)} ranks" if len(same) == self.job.world_size else words.ranks(same)
             what = f"{who} failed with {self._quoted(same)}"
         what += f"; {words.ranks(others)} followed" if others else ""
         what += f"; {words.waiting(waiting)}" if waiting else ""
-        told = [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -gone(ranks[number]))[:4]]
+        told = [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -ends.gone(ranks[number]))[:4]]
         facts = _evidence([ranks[number] for number in told])
         aborted = [number for number in first if _aborted(ranks[number])]
         if aborted:
             why = "as gloo does on more data than it expects, though what is known of the calls agrees"
             facts.append(f"{words.ranks(aborted)} aborted, {why}")
-        are_secondary = not certain and all(is_secondary(ranks[number]) for number in first)
+        are_secondary = not certain and all(ends.is_secondary(ranks[number]) for number in first)
         basis = Basis.STATE if is_first and not aborted and not are_secondary else Basis.COMPARISON
         if are_secondary and all(rank.setup == "in init" for rank in ranks.values()):
             first, basis = [], Basis.REMAINDER
@@ -339,7 +326,7 @@ class Ended:
         return [
             self.job.verdict(
                 "lost", "TW-LOST", None, named, what, _evidence([ranks[number] for number in told]), Basis.COMPARISON,
-                victims=len(others), sides=[] if named else sides, seconds=max(gone(ranks[n]) for n in speakers),
+                victims=len(others), sides=[] if named else sides, seconds=max(ends.gone(ranks[n]) for n in speakers),
             )
         ]  # fmt: skip
 
@@ -362,31 +349,31 @@ class Ended:
         ranks = [self.job.ranks[number] for number in first]
         if all(rank.process.is_alive for rank in ranks):
             patience = min(patience, _LIVES_ON)
-        return max(map(said, ranks)) >= patience
+        return max(map(ends.said, ranks)) >= patience
 
 
 def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     """The ranks of these that may have ended first, as far as it can be told, and whether that is certain."""
-    earliest = max(said(rank) for rank in failed.values())
-    near = [number for number, rank in failed.items() if said(rank) >= earliest - _AFTERMATH]
-    own = [number for number in near if not is_secondary(failed[number])] or near
-    start = max(said(failed[number]) for number in own)
-    tied = sorted((n for n in own if said(failed[n]) >= start - _MOMENT), key=lambda n: (-said(failed[n]), n))
+    earliest = max(ends.said(rank) for rank in failed.values())
+    near = [number for number, rank in failed.items() if ends.said(rank) >= earliest - _AFTERMATH]
+    own = [number for number in near if not ends.is_secondary(failed[number])] or near
+    start = max(ends.said(failed[number]) for number in own)
+    tied = sorted((n for n in own if ends.said(failed[n]) >= start - _MOMENT), key=lambda n: (-ends.said(failed[n]), n))
     return tied[:MAX_SUSPECTS], len(tied) == 1
 
 
 def _fails_by_itself(job: Job, dead: dict[int, Rank], end: float) -> bool:
     """Whether the first to end crashed, or had an error that no other had, long after a signal."""
-    first = max(dead, key=lambda number: said(dead[number]), default=-1)
-    is_own = first >= 0 and (has_failed(dead[first]) or dead[first].process.exit_kind == "crash")
-    later = {number: age - TOGETHER for number, age in job.columns.signals.items()}
-    return is_own and first not in alike(dead) and goes_on(job, later, end)
+    first = max(dead, key=lambda number: ends.said(dead[number]), default=-1)
+    is_own = first >= 0 and (ends.has_failed(dead[first]) or dead[first].process.exit_kind == "crash")
+    later = {number: age - ends.TOGETHER for number, age in job.columns.signals.items()}
+    return is_own and first not in ends.alike(dead) and ends.goes_on(job, later, end)
 
 
 def _first_end(dead: dict[int, Rank]) -> float:
     """How long ago the first rank ended. A silent one may have been stopped for long, until it was killed."""
-    spoken = [said(rank) for rank in dead.values() if rank.process.exit_reason]
-    return max(spoken) if spoken else min(map(said, dead.values()), default=0.0)
+    spoken = [ends.said(rank) for rank in dead.values() if rank.process.exit_reason]
+    return max(spoken) if spoken else min(map(ends.said, dead.values()), default=0.0)
 
 
 def _aborted(rank: Rank) -> bool:
@@ -406,32 +393,6 @@ def _is_done(job: Job, rank: Rank) -> bool:
     return all(group.has_entered(int(job.groups[group.id].enqueued.max())) for group in groups)
 
 
-def _end(rank: Rank, ago: str = "") -> str:
-    """How it ended; when, only where that is asked for: a finding is shown with its age."""
-    process = rank.process
-    if process.is_alive and not process.exit_reason:
-        return f"got {process.signal} and has completed nothing since"
-    if process.is_alive:
-        return f"failed with {process.exit_reason}{ago}, and its process lives on"
-    if process.exit_reason == REPLACED:
-        return REPLACED + (f", last heard of{ago}" if ago else "")
-    if process.exit_kind == "crash":
-        return f"was {process.exit_reason}{ago}"
-    return (f"ended ({process.exit_reason})" if process.exit_reason else "ended without an exit reason") + ago
-
-
 def _evidence(ranks: list[Rank]) -> list[str]:
-    ends = ((rank, _end(rank, f" {words.seconds(gone(rank))} ago")) for rank in ranks)
-    return [f"rank {rank.rank} (pid {rank.pid} on {rank.node}) {end}{_last(rank)}" for rank, end in ends]
-
-
-def _last(rank: Rank) -> str:
-    """The operation that it was in when it was last heard of, or had been in."""
-    if group := rank.longest_open:
-        return f", in {words.numbered(group.operation, group.open_sequence, group.title)}"
-    groups = sorted(rank.process_groups, key=lambda group: group.id)
-    done = [group for group in groups if group.completed and group.idle_seconds is not None]
-    if not done:
-        return ", before its first operation" if groups else ""
-    group = min(done, key=lambda group: group.idle_seconds or 0.0)
-    return f", after {words.numbered(group.operation, group.completed, group.title)}"
+    told = ((rank, words.ended(rank, f" {words.seconds(ends.gone(rank))} ago")) for rank in ranks)
+    return [f"rank {rank.rank} (pid {rank.pid} on {rank.node}) {end}{words.last_operation(rank)}" for rank, end in told]

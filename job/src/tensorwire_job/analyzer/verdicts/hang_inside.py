@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _WITNESSES = 2
 _MAX_WITNESSES = 32
-_MAX_ACCOUNTS = 5
 
 
 def all_entered(job: Job, wait: Wait, num_victims: int) -> Verdict:
@@ -42,7 +41,7 @@ def _does_not_return(job: Job, wait: Wait) -> Verdict:
     rest = f"; {words.ranks(wait.unseen)} not in view" if wait.unseen else ", and the cause is unknown"
     return job.verdict(
         "hang", "TW-UNKNOWN", None, wait.unseen, f"{wait.call} does not return at {words.ranks(wait.inside)}{rest}",
-        [wait.told(), *(job.account(number, works=RUNS) for number in runnable[:_MAX_ACCOUNTS])], Basis.REMAINDER,
+        [wait.told(), *(job.account(number, works=RUNS) for number in runnable[:MAX_SUSPECTS])], Basis.REMAINDER,
         victims=len(wait.inside), witnesses=wait.inside[:_MAX_WITNESSES], seconds=wait.seconds,
         level="notice" if runnable else "finding",
     )  # fmt: skip

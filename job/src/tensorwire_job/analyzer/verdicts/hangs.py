@@ -121,9 +121,8 @@ def _left_behind(job: Job) -> list[Verdict]:
     if not left or len(job.ranks) < job.world_size or any(job.ranks[number].process.is_alive for number in left):
         return []
     idle = [_idle_seconds(rank) for rank in ranks if rank.setup == "initialized"]
-    if len(idle) < len(ranks) or min(idle, default=0.0) < gate:
-        return []
-    if any(job.phases.get(rank.rank) or job.doing(rank) or job.is_busy(rank) for rank in ranks):
+    are_idle = len(idle) == len(ranks) and min(idle, default=0.0) >= gate
+    if not are_idle or any(job.phases.get(rank.rank) or job.doing(rank) or job.is_busy(rank) for rank in ranks):
         return []
     numbers = [rank.rank for rank in ranks]
     has = words.verb(numbers, "has", "have")

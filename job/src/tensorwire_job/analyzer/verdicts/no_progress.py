@@ -83,7 +83,6 @@ def _working(job: Job, works: dict[int, str], seconds: float) -> Verdict:
 
 
 def _still(job: Job, alive: list[int], seconds: float) -> Verdict:
-    unseen = [number for number in range(job.world_size) if number not in job.ranks]
     phases = sorted({job.phases[number] for number in alive if number in job.phases})
     declared = f" (in declared phase: {', '.join(phases)})" if phases else ""
     are_at_end = bool((job.columns.setups[0][job.columns.places.are_alive] == _DESTROYED).all())
@@ -91,8 +90,8 @@ def _still(job: Job, alive: list[int], seconds: float) -> Verdict:
     facts = [job.account(number) for number in alive[:_MAX_FACTS]]
     if len(alive) > _MAX_FACTS:
         facts.append(f"stacks of {min(len(alive), _MAX_STACKS)} of {len(alive)} ranks are asked for")
-    if unseen:
-        facts.append(f"{words.does(unseen, 'is', 'are')} not in view")
+    if job.out_of_view:
+        facts.append(f"{words.does(job.out_of_view, 'is', 'are')} not in view")
     return job.verdict(
         "no progress", "TW-UNKNOWN", None, [],
         f"no rank has completed an operation for {words.seconds(seconds)}, and none of the "

@@ -202,9 +202,8 @@ class Part:
 
     def _stopped_inside(self, wait: Wait, ranks: list[int]) -> list[int]:
         """Where these are stopped, the other members that are."""
-        stopped = set(self.job.columns.numbers[self.job.columns.places.are_stopped].tolist())
-        members = set(wait.group.numbers.tolist()) if wait.group and stopped.issuperset(ranks) else set()
-        return sorted(stopped & members - set(ranks))
+        members = set(wait.group.numbers.tolist()) if wait.group and self.job.stopped.issuperset(ranks) else set()
+        return sorted(self.job.stopped & members - set(ranks))
 
     def _account(self, wait: Wait, number: int) -> str:
         """ "rank 2 waits for no rank: it has entered #25 and nothing since; its process is in state S"."""

@@ -110,9 +110,8 @@ def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
     """
     for difference in job.differences:
         group = job.groups.get(str(difference.group))
-        if group is None:
-            continue
-        if wait is not None and (group.id != wait.of_group.id or difference.number > wait.sequence):
+        is_later = wait is not None and (group is not wait.group or difference.number > wait.sequence)
+        if group is None or is_later:
             continue
         is_race = race(job.columns.calls, (difference.group, difference.number))
         suspects = list(difference.accused)

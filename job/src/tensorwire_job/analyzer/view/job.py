@@ -58,12 +58,6 @@ def _activity(rank: Rank) -> str:
     return rank.activity + since
 
 
-def _child_at_work(rank: Rank) -> str:
-    """Compilers come and go, so that their times tell little."""
-    name = next((worker.name for worker in rank.process.workers if worker.state == "R"), "")
-    return f"has a child at work ({name})" if name else ""
-
-
 @dataclass
 class Job:
     time: float
@@ -99,6 +93,15 @@ class Job:
         return frozenset(number for number, share in looks.items() if share >= 0.5)
 
     @cached_property
+    def stopped(self) -> frozenset[int]:
+        """Ranks whose processes are stopped (state T)."""
+        return frozenset(self.columns.numbers[self.columns.places.are_stopped].tolist())
+
+    @cached_property
+    def out_of_view(self) -> list[int]:
+        return [number for number in range(self.world_size) if number not in self.ranks]
+
+    @cached_property
     def _stale(self) -> frozenset[int]:
         places = self.columns.places
         are_old = (places.heartbeat_seconds > _STALE_SECONDS) & places.are_alive & ~places.are_stopped
@@ -112,8 +115,8 @@ class Job:
         """Ranks that are not in view and may be the members that the group lacks."""
         if group.is_whole:
             return []
-        members = self.groups.ranks_of(group) or range(self.world_size)
-        return [number for number in members if number not in self.ranks]
+        members = self.groups.ranks_of(group)
+        return [number for number in members if number not in self.ranks] if members else self.out_of_view
 
     def holders(self, number: int) -> list[int]:
         """The ranks that may hold the file lock that this one waits for: those of that pid on its node, or whose child
@@ -128,8 +131,9 @@ class Job:
         does. The states of its process and of its children tell where their times tell little."""
         since = self.time - (self.thresholds.hang_seconds if seconds is None else seconds)
         runs = self.is_busy(rank) and rank.rank in self.runnable
-        in_what = f"is in {rank.activity} and {RUNS}" if runs else ""
-        return self.work.since(since, self.time, rank) or _child_at_work(rank) or in_what
+        at_work = [f"has a child at work ({each.name})" for each in rank.process.workers if each.state == "R"]
+        at_work += [f"is in {rank.activity} and {RUNS}"] if runs else []
+        return self.work.since(since, self.time, rank) or next(iter(at_work), "")
 
     def is_busy(self, rank: Rank) -> bool:
         """Whether its stack shows that it saves, loads or compiles: then it may do so though nothing of it is seen."""

@@ -44,7 +44,9 @@ class States:
         self._least = blocked(job)
         self._pairs: dict[tuple[str, int, int], Wait] = {}
         self._leading_to: dict[tuple[int, ...], list[Wait]] = {}
-        self._are_live = job.columns.places.are_alive & ~np.isin(job.columns.numbers, self._at_the_end())
+        # No rank waits in those that have run their script to its end, and their counts are not read any more.
+        at_the_end = [n for n in job.columns.exit_reasons if job.ranks[n].process.exit_kind == "end"]
+        self._are_live = job.columns.places.are_alive & ~np.isin(job.columns.numbers, at_the_end)
         self.waits: list[Wait] = []
         for group in job.groups.having(job.columns.rows.open_seconds >= self._least):
             self._add(group)
@@ -66,7 +68,9 @@ class States:
             self._in_several |= again
             self.stuck[wait] = stuck
         passing = (w.vertex for w in self.waits if not w.missing and not w.sides and goes_on(w))
-        self.graph = Graph(self._needs(), {_UNSEEN, *passing}, self._done())
+        left = [number for number, reason in job.columns.exit_reasons.items() if reason in LEFT]  # well: they are done
+        done = [number for number in left if not job.ranks[number].process.is_alive]
+        self.graph = Graph(self._needs(), {_UNSEEN, *passing}, done)
 
     def links(self, circle: Sequence[int]) -> list[CircleRank]:
         """Each of these ranks with what it waits in for the next one. None of a circle that is one operation, whose
@@ -117,16 +121,6 @@ class States:
         are_moving = rows.idle_seconds < recent(self.job)
         are_moving &= ~waited_in[rows.groups] & columns.places.are_alive[rows.places]
         return set(columns.row_numbers[are_moving].tolist())
-
-    def _at_the_end(self) -> list[int]:
-        """Ranks that have run their script to its end, whether their processes have gone or not. No rank waits in them,
-        and their counts are not read any more."""
-        return [n for n in self.job.columns.exit_reasons if self.job.ranks[n].process.exit_kind == "end"]
-
-    def _done(self) -> list[int]:
-        """Ranks that have left well: they have nothing more to do."""
-        left = [number for number, reason in self.job.columns.exit_reasons.items() if reason in LEFT]
-        return [number for number in left if not self.job.ranks[number].process.is_alive]
 
     def is_overdue(self, wait: Wait) -> bool:
         """Whether it is longer than may be meant by ranks that go on elsewhere."""
@@ -232,7 +226,7 @@ class States:
         in_init = (setups == _IN_INIT) & self._are_live
         if in_init.any():
             at[IN_INIT] = dict(zip(numbers[in_init].tolist(), np.nan_to_num(ages[in_init]).tolist(), strict=True))
-        unseen = [number for number in range(job.world_size) if number not in job.ranks] if at or locks else []
+        unseen = job.out_of_view if at or locks else []
         found = [
             Wait(None, FOR_LOCK, 0, old, old, [*holders], [] if holders else unseen, max(since.values()), pid=pid)
             for (_, pid, holders), since in locks.items()

@@ -80,8 +80,7 @@ def has_sent(job: Job, rank: int, seconds: float) -> bool:
 
 def stopped(job: Job, ranks: Iterable[int]) -> Blame | None:
     """Processes in state T, with what lies unread there."""
-    stopped = set(job.columns.numbers[job.columns.places.are_stopped].tolist())
-    found = [number for number in ranks if number in stopped]
+    found = [number for number in ranks if number in job.stopped]
     if not found:
         return None
     evidence = [f"the process of rank {number} is stopped (state T)" for number in found[:5]]
