@@ -295,13 +295,13 @@ int main() {
   for (const auto test :
        {test_a_signal_without_a_handler_ends_the_process,
         test_the_signal_that_ends_the_process_may_be_another_than_the_first, test_a_known_handler_is_called,
-        test_what_is_ignored_stays_so,
-        test_the_signal_of_a_forked_child_is_not_its_parents, test_what_was_said_before_stays_the_exit_reason,
-        test_a_signal_that_was_outlived_is_forgotten, test_an_abort_waits_for_a_last_look,
-        test_a_request_that_ends_the_process_waits_for_a_look, test_a_request_that_is_handled_only_asks_for_a_look,
-        test_an_abort_waits_for_nobody_for_long, test_a_crash_is_noted, test_a_handler_of_crashes_is_called,
-        test_a_crash_that_was_mended_is_none, test_a_later_handler_passes_a_crash_on,
-        test_an_exit_reason_comes_before_a_crash, test_a_page_that_was_closed_is_not_written}) {
+        test_what_is_ignored_stays_so, test_the_signal_of_a_forked_child_is_not_its_parents,
+        test_what_was_said_before_stays_the_exit_reason, test_a_signal_that_was_outlived_is_forgotten,
+        test_an_abort_waits_for_a_last_look, test_a_request_that_ends_the_process_waits_for_a_look,
+        test_a_request_that_is_handled_only_asks_for_a_look, test_an_abort_waits_for_nobody_for_long,
+        test_a_crash_is_noted, test_a_handler_of_crashes_is_called, test_a_crash_that_was_mended_is_none,
+        test_a_later_handler_passes_a_crash_on, test_an_exit_reason_comes_before_a_crash,
+        test_a_page_that_was_closed_is_not_written}) {
     test();
   }
 }
