@@ -305,6 +305,13 @@ def test_rows_that_share_a_long_list_take_no_time(run: Run, tmp_path: Path, shar
     assert "nccl_trace_rank_0" in err
 
 
+def test_a_rank_is_in_a_group_once(run: Run, tmp_path: Path) -> None:
+    """Many groups may share one text of many ranks."""
+    twice = of(FIRST, groups={"0": ("default_pg", "[0, 1, 1]")})
+    _, _, err = run("diagnose", "--flight-recorder", write(tmp_path, twice, WAITS, AWAY))
+    assert "nccl_trace_rank_0" in err
+
+
 @pytest.mark.parametrize("option", ["--for", "--dir", "--slow-factor"])
 def test_options_without_effect_are_refused(run: Run, tmp_path: Path, option: str) -> None:
     code, _, err = run("diagnose", "--flight-recorder", write(tmp_path, WAITS), option, "3")

@@ -131,7 +131,7 @@ def _dump(found: Any, written: float) -> Dump:
 def _ranks(text: Any) -> tuple[int, ...]:
     """The ranks in a list that torch has printed."""
     ranks = tuple(int(each) for each in _RANK.findall(text)[: MAX_RANKS + 1])
-    if max(ranks, default=0) >= MAX_RANKS:
+    if max(ranks, default=0) >= MAX_RANKS or len(set(ranks)) < len(ranks):
         raise ValueError
     return ranks
 
