@@ -124,6 +124,7 @@ FOLDERS = {
         "diagnose": {"follow", "job_directory", "recording", "service"},
         "dumped_stacks": {"rank_files", "source_lines"},
         "recorder_dumps": {"rank_files", "recorder_pickle"},
+        "source_lines": {"rank_files"},
         "recorder_findings": {"recorder_dumps"},
     },
     "": {

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _MAX_RANGES = 6
 # "rank 1", "Rank 1]", "(RANK 1)", "process 0", "ranks 1, 3", "ranks:dict_keys([1])". A tensor has a rank too, so has
 # an adapter, and a local rank is one of a node.
+_RANK = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 _NAMED = re.compile(
     r"(?<!local[ _-])(?<!lora[ _-])(?<!tensor of )(?<!matrix of )\b(?:ranks?|process)(?:[ :=]|dict_keys|[(\[])+"
     r"(\d+(?:(?:, ?| and |-)\d+)*)\b(?!\.\d|[ -](?:tensor|matrix|array|adapter|update))",
@@ -45,7 +46,7 @@ def ranks(numbers: Collection[int]) -> str:
 
 def ranks_named(text: str) -> set[int]:
     """The ranks that a text names; the ends alone where it says "ranks 4-7"."""
-    return {int(number) for found in _NAMED.findall(text) for number in re.findall(r"\d+", found)}
+    return {int(number) for found in _NAMED.findall(text) for number in _RANK.findall(found)}
 
 
 def shortened(text: str, room: int) -> str:

@@ -397,3 +397,11 @@ def test_who_compiles_and_waits_for_a_cpu_is_a_notice(culprit: int) -> None:
         return seen
 
     assert {(notice.code, notice.level) for notice in everything(at, 40.0)} == {("TW-H1", "notice")}
+
+
+@pytest.mark.timeout(60)
+def test_a_long_line_of_a_stack_takes_no_time() -> None:
+    """Agents send any text. A pattern that tries all ways to read it would take days."""
+    line = " " * 20_000 + ":" * 20_000 + "x" * 20_000
+    stack = f"<module>\n{line}\n{line} 1\n"
+    assert sides_of({n: stack if n else stack + " f (train.py:1)" for n in range(4)}) == [[0], [1, 2, 3]]

@@ -287,6 +287,31 @@ def test_what_is_too_large_is_left_out(run: Run, tmp_path: Path, monkeypatch: py
     assert "no dump is so large" in run("diagnose", "--flight-recorder", tmp_path)[2]
 
 
+@pytest.mark.parametrize(
+    "shared",
+    [
+        {"input_sizes": [[1] * 60_000]},
+        {"input_sizes": [[1 << 61] * 17]},
+        {"input_sizes": [[1 << 61, 2]]},
+        {"input_sizes": [[1]] * 40_000},
+    ],
+    ids=range(4),
+)
+def test_rows_that_share_a_long_list_take_no_time(run: Run, tmp_path: Path, shared: dict[str, Any]) -> None:
+    """Each takes a few bytes of a pickle. The last one is refused for the sum of all."""
+    row = entry("nccl:all_reduce", 1, **shared)
+    _, _, err = run("diagnose", "--flight-recorder", write(tmp_path, of(*[row] * 1000), WAITS, AWAY))
+    assert "it is no dump of a Flight Recorder" in err
+    assert "nccl_trace_rank_0" in err
+
+
+def test_a_rank_is_in_a_group_once(run: Run, tmp_path: Path) -> None:
+    """Many groups may share one text of many ranks."""
+    twice = of(FIRST, groups={"0": ("default_pg", "[0, 1, 1]")})
+    _, _, err = run("diagnose", "--flight-recorder", write(tmp_path, twice, WAITS, AWAY))
+    assert "nccl_trace_rank_0" in err
+
+
 @pytest.mark.parametrize("option", ["--for", "--dir", "--slow-factor"])
 def test_options_without_effect_are_refused(run: Run, tmp_path: Path, option: str) -> None:
     code, _, err = run("diagnose", "--flight-recorder", write(tmp_path, WAITS), option, "3")

@@ -38,3 +38,9 @@ def test_a_long_text_keeps_the_rank_that_it_compares_with(room: int) -> None:
 )
 def test_ranks_that_a_text_names(text: str, named: set[int]) -> None:
     assert words.ranks_named(text) == named
+
+
+def test_a_number_that_no_rank_has_is_left_out() -> None:
+    text = f"rank {'7' * 5000} has other parameters than rank 3"
+    assert words.ranks_named(text) == {3}
+    assert len(words.shortened(text, 255)) <= 255

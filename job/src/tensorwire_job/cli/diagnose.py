@@ -63,8 +63,9 @@ class _Judged:
         return ", ".join([*parts, "running", ranks if alive == last.world_size else f"{alive} of {ranks}"])
 
     def is_followed_by(self, newer: _Judged) -> bool:
-        """Whether a newer job of the same script has no finding."""
-        return bool(self.job.script) and newer.job.script == self.job.script and not newer.exit_code
+        """Whether a newer job of the same script and user has no finding."""
+        is_same = bool(self.job.script) and newer.job.script == self.job.script
+        return is_same and newer.path.stat().st_uid == self.path.stat().st_uid and not newer.exit_code
 
     def print(self, number: str, *, in_short: bool) -> None:
         """Print all about the job, or a line with its first finding and the command that prints all."""

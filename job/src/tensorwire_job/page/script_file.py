@@ -27,6 +27,6 @@ def read(page: Path) -> str:
     try:
         descriptor = os.open(script_path(page), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
-            return file.read(_MAX_NBYTES).decode("utf-8", "replace")
+            return (file.read(_MAX_NBYTES) or b"").decode("utf-8", "replace")  # None: of an empty pipe
     except OSError:
         return ""

@@ -92,7 +92,9 @@ def _job_here(directory: Path, pages: list[Path]) -> JobHere:
         if page is None or page.boot_id != process.boot_id():
             ages.append(time.time() - _changed(path))
             continue
-        starts.append(process.started(page.header.start_time))
+        started = process.started(page.header.start_time)
+        if started <= time.time():  # of a damaged page, it may be any number
+            starts.append(started)
         ages.append(0.0 if page.is_alive else time.monotonic() - page.header.heartbeat_ns / 1e9)
     script = next(filter(None, map(script_file.read, pages)), "")
     return JobHere(directory, script, min(starts, default=None), max(0.0, min(ages)))

@@ -55,7 +55,7 @@ def read_files(
             skipped[file.name] = "its name has no number of a rank"
             continue
         try:
-            parsed = parse(_read(file, max_nbytes))
+            parsed = parse(read_front(file, max_nbytes))
         except OSError as error:
             skipped[file.name] = error.strerror or str(error)
             continue
@@ -75,8 +75,8 @@ def _changed(file: os.DirEntry[str]) -> int:
         return 0
 
 
-def _read(file: os.DirEntry[str], max_nbytes: int) -> Content:
-    """The front of a file."""
+def read_front(file: str | os.PathLike[str], max_nbytes: int) -> Content:
+    """The first bytes of a regular file. Raises OSError; it never waits."""
     # Without O_NONBLOCK a pipe, and some files of /proc, would be waited for.
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

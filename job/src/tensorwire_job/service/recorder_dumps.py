@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +24,8 @@ from .recorder_pickle import read_pickle
 _MAX_NBYTES: Final = 1 << 25  # of a file
 _MAX_ENTRIES: Final = 1 << 17
 _MAX_FUNCTIONS: Final = 64
-_MAX_DIMENSIONS: Final = 1 << 16  # of all tensors of an operation
+_MAX_DIMENSIONS: Final = 16  # of a tensor
+_MAX_PARTS: Final = 1 << 21  # tensors and functions of all entries: rows of a pickle may share one long list
 _MAX_TEXT: Final = 512  # characters of a name or path
 _MAX_NUMBER: Final = 1 << 62
 _VERSION = re.compile(r"2\.[0-9]+")
@@ -113,7 +115,10 @@ def _dump(found: Any, written: float) -> Dump:
     rows = found["entries"]
     if not isinstance(rows, list) or len(rows) > _MAX_ENTRIES:
         raise FormatError(f"expected a list of at most {_MAX_ENTRIES:,} entries")
-    members = {name[:_MAX_TEXT]: _ranks(each["ranks"]) for name, each in found["pg_config"].items()}
+    if sum(len(row["input_sizes"]) + len(_called_by(row)) for row in rows) > _MAX_PARTS:
+        raise FormatError(f"expected at most {_MAX_PARTS:,} tensors and functions")
+    lists = {text: _ranks(text) for text in {each["ranks"] for each in found["pg_config"].values()}}
+    members = {name[:_MAX_TEXT]: lists[each["ranks"]] for name, each in found["pg_config"].items()}
     ended = _coalesced(rows)
     entries = [_entry(row, ended.get(_region(row), row), written) for row in rows if ended.get(_region(row)) is not row]
     # gloo numbers messages with the collectives, and keeps none.
@@ -126,7 +131,7 @@ def _dump(found: Any, written: float) -> Dump:
 def _ranks(text: Any) -> tuple[int, ...]:
     """The ranks in a list that torch has printed."""
     ranks = tuple(int(each) for each in _RANK.findall(text)[: MAX_RANKS + 1])
-    if max(ranks, default=0) >= MAX_RANKS:
+    if max(ranks, default=0) >= MAX_RANKS or len(set(ranks)) < len(ranks):
         raise ValueError
     return ranks
 
@@ -146,14 +151,17 @@ def _coalesced(rows: list[Any]) -> dict[tuple[str, int, int], Any]:
 def _entry(row: Any, end: Any, written: float) -> Entry:
     group, description = map(_name, row["process_group"])
     functions = tuple(
-        Function(_name(each["name"]), _name(each["filename"]), _number(each["line"]))
-        for each in (row.get("frames") or ())[:_MAX_FUNCTIONS]  # Python frames
+        Function(_name(each["name"]), _name(each["filename"]), _number(each["line"])) for each in _called_by(row)
     )
     is_open = not end["retired"] and end["state"] != "completed"
     seconds = max(written - _number(row["time_created_ns"]) / 1e9, 0.0)
     if is_open and row.get("timeout_ms"):  # a copy of the file may be younger
         seconds = min(seconds, _number(row["timeout_ms"]) / 1e3)
     return Entry(group, shown_name(group, description), _operation(row, functions), is_open, seconds, functions)
+
+
+def _called_by(row: Any) -> Any:
+    return (row.get("frames") or ())[:_MAX_FUNCTIONS]  # Python frames
 
 
 def _operation(row: Any, functions: tuple[Function, ...]) -> Operation:
@@ -171,8 +179,7 @@ def _operation(row: Any, functions: tuple[Function, ...]) -> Operation:
 
 def _check(sizes: Any) -> None:
     """Whether they are sizes of tensors: to multiply others may take any time."""
-    numbers = [_number(size) for each in sizes[:_MAX_DIMENSIONS] for size in each[:_MAX_DIMENSIONS]]
-    if len(numbers) + len(sizes) > _MAX_DIMENSIONS:
+    if any(len(each) > _MAX_DIMENSIONS or prod(map(_number, each)) >= _MAX_NUMBER for each in sizes):
         raise ValueError
 
 

@@ -98,6 +98,7 @@ class _Members:
         self._known: dict[str, str] = {}
         self._seen: dict[str, set[int]] = defaultdict(set)
         self._completed: Counter[str] = Counter()
+        self._ids: dict[tuple[int, str], str] = {}  # an entry asks for it, and a group may have thousands of members
         for rank, dump in dumps.items():
             for entry in dump.entries:
                 self._known[entry.group] = entry.title
@@ -121,7 +122,9 @@ class _Members:
 
     def id(self, rank: int, group: str) -> str:
         """Ranks may use one name for different groups; their members tell those apart."""
-        return f"{group}|{','.join(map(str, self.of(rank, group)))}"
+        if (rank, group) not in self._ids:
+            self._ids[rank, group] = f"{group}|{','.join(map(str, self.of(rank, group)))}"
+        return self._ids[rank, group]
 
     def size(self, rank: int, group: str) -> int:
         """Where its members are not known, one more has yet to call anything, unless an operation is complete."""

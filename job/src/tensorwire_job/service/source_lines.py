@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import sys
 from contextlib import suppress
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from .rank_files import read_front
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +25,7 @@ _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NO_LINES: Final = frozenset({"<module>", "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 
 
+@lru_cache(4096)
 def operation_at(path: str, line: int, function: str, roots: tuple[str, ...] = ()) -> str | None:
     """The operation in C that a line waits in, such as "wait" of `Work`; "" if in none; None where that is not known.
 
@@ -31,18 +34,18 @@ def operation_at(path: str, line: int, function: str, roots: tuple[str, ...] = (
         function: that has the line: a file that was changed since, or another one of that name, is told by it.
         roots: folders in which a shortened path is looked for, beside this process's own.
     """
-    for root in (*roots, *sys.path):  # an absolute path is the same below all
+    for root in ("",) if Path(path).is_absolute() else (*roots, *sys.path):
         tree = _tree(Path(root, path))
         if tree is not None and _has(tree, function.rpartition(".")[2], line):
             return _operation(tree, line)
     return None
 
 
-@cache  # a job's ranks stand at a few lines of a few files
+@lru_cache(64)  # a job's ranks stand at a few lines of a few files
 def _tree(path: Path) -> ast.Module | None:
     with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        if path.suffix == ".py" and path.is_file() and path.stat().st_size <= _MAX_NBYTES:
-            return ast.parse(path.read_bytes())
+        if path.suffix == ".py" and len(data := read_front(path, _MAX_NBYTES + 1).data) <= _MAX_NBYTES:
+            return ast.parse(data)
     return None
 
 

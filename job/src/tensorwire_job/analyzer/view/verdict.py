@@ -16,7 +16,8 @@ MAX_SUSPECTS: Final = 5
 _SUSPECTS_WITH_STACKS = 3
 _SIDES_WITH_STACKS = 4
 _LINE = re.compile(r", line \d+|:\d+\)")
-_CALL = re.compile(r"^ +.*[:,].*\d.*$", re.MULTILINE)
+_SEPARATOR = re.compile("[:,]")
+_DIGIT = re.compile(r"\d")
 
 
 @dataclass(slots=True)
@@ -43,7 +44,13 @@ def sides_of(stacks: Mapping[int, str]) -> list[list[int]]:
     by_place: dict[tuple[str, ...], list[int]] = {}
     for number, stack in sorted(stacks.items()):
         script = next((thread for thread in stack.split("\n\n") if "<module>" in thread), "")
-        inner, *outer = _CALL.findall(script) or [stack]
+        inner, *outer = list(filter(_is_call, script.splitlines())) or [stack]
         by_place.setdefault((_LINE.sub("", inner), *outer), []).append(number)
     sides = sorted(by_place.values(), key=len)
     return sides if 1 < len(sides) <= _SIDES_WITH_STACKS and 2 * len(sides[-1]) > len(stacks) else []
+
+
+def _is_call(line: str) -> bool:
+    """Whether it has a function with its file and line. Agents send any text: the time is linear in its length."""
+    separator = _SEPARATOR.search(line) if line.startswith(" ") else None
+    return separator is not None and _DIGIT.search(line, separator.end()) is not None
