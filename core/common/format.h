@@ -24,7 +24,7 @@ enum Kind : uint8_t {
   kZeros = 6,
   kExtended = 7,  // the byte before the tag is an ExtendedKind
 };
-enum ExtendedKind : uint8_t { kExtendedCascade = 1, kModal = 2, kSparse = 3, kDense = 4, kParts = 5 };
+enum ExtendedKind : uint8_t { kExtendedCascade = 1, kModal = 2, kSparse = 3, kDense = 4, kParts = 5, kScaled = 6 };
 // What a block of a relative frame alone may be.
 static inline constexpr bool is_relative_kind(uint8_t extended) { return extended == kSparse || extended == kDense; }
 enum Rest : uint8_t { kVerbatim = 0, kTrimmed = 1, kBytes = 2 };
@@ -37,7 +37,7 @@ enum Feature : uint32_t { kBaseRelative = 1 };  // bits of required_features
 
 constexpr size_t kTagNbytes = 1;
 constexpr size_t kMaxParts = 16;           // of a block of kind parts
-constexpr unsigned kPartStored = 1 << 15;  // of a part's length, in units of kBlockAlign
+constexpr unsigned kPartStored = 1 << 15;  // of the length of a part or of an inner block, in units of kBlockAlign
 constexpr size_t kExtendedNbytes = 1;
 constexpr unsigned kMaxTiers = 5;  // of a cascade
 constexpr uint8_t kTrailPerRun = 255;
@@ -62,12 +62,14 @@ struct BlockSpec {
   const uint8_t* base;
   size_t align;           // bytes that a block has a multiple of
   size_t part_words = 0;  // of the blocks of profile fast that this one may take no more than; 0 where there are none
+  size_t row_words = 0;   // of a row of the tensor; 0 where that is not known or not needed
 
   // That of a block of kept words within the block: it stands for words that have no place in the base.
-  BlockSpec inner() const { return {dtype, profile, false, nullptr, kBlockAlign, 0}; }
+  BlockSpec inner() const { return inner(dtype); }
+  BlockSpec inner(const Layout& of) const { return {of, profile, false, nullptr, kBlockAlign, 0}; }
   // That of a part of the block, from word `first` on.
   BlockSpec part(size_t first) const {
-    return {dtype, profile, relative, base == nullptr ? nullptr : base + first * dtype.word_nbytes, kBlockAlign, 0};
+    return {dtype, profile, relative, base == nullptr ? nullptr : base + first * dtype.word_nbytes, kBlockAlign, 0, row_words};
   }
 };
 
@@ -84,6 +86,8 @@ static inline constexpr size_t extended_params_nbytes(uint8_t extended, uint8_t 
       return sizeof(uint32_t) + variant;
     case kParts:
       return sizeof(uint16_t);  // and the lengths before it
+    case kScaled:
+      return 2 * sizeof(uint32_t) + sizeof(uint16_t);
     default:
       return 0;
   }

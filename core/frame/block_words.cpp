@@ -6,13 +6,7 @@
 #include "frame/header.h"
 
 namespace tw {
-namespace {
 
-// Words of a block that no row length changes. A relative frame has the same: blocks that do not look at the base cost
-// no more than in a plain frame.
-constexpr uint32_t kFastBlockWords = 32768;
-
-// The words of a row, of the last dimension; 0 where it has no whole number of them, or there is one row alone.
 uint64_t row_words(const tw_frame& frame) {
   if (frame.ndim < 2) return 0;
   const uint64_t size = frame.shape[frame.ndim - 1];
@@ -20,6 +14,12 @@ uint64_t row_words(const tw_frame& frame) {
   if (size > unit * kMaxBlockWords) return 0;  // more words than a block has, whatever the bits
   return size * frame.bits % unit == 0 ? size * frame.bits / unit : 0;
 }
+
+namespace {
+
+// Words of a block that no row length changes. A relative frame has the same: blocks that do not look at the base cost
+// no more than in a plain frame.
+constexpr uint32_t kFastBlockWords = 32768;
 
 // Whole rows, where some multiple of them is near `size`; else `size`.
 uint32_t rows_near(const tw_frame& frame, uint64_t size) {

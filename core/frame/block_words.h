@@ -7,6 +7,9 @@
 
 namespace tw {
 
+// The words of a row, of the last dimension; 0 where it has no whole number of them, or there is one row alone.
+uint64_t row_words(const tw_frame& frame);
+
 // The words of a block in all profiles but compact: whole rows, where some multiple of them is near 32,768 words.
 uint32_t fast_block_words(const tw_frame& frame);
 

@@ -1,5 +1,6 @@
 #include "frame/decode_block.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "coders/digit_words.h"
@@ -306,6 +307,36 @@ Fault decode_parts(Coded& coded, const BlockOutput& output, DecodeScratch* scrat
   return check_padding(coded, parts.streams);
 }
 
+Fault decode_scaled(const Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
+  Scaled scaled;
+  const char* const wrong = open_scaled(coded, &scaled);
+  if (wrong != nullptr) return wrong;
+  const BlockSpec spec = coded.spec.inner(kLayoutsOfCodes[coded.tag.variant]);
+  const Fault fault = decode_any(spec, scaled.inner, {scratch->inner, false, {}}, scratch, Place::kInner);
+  if (fault) return fault;
+  constexpr size_t kWidth = sizeof(uint16_t), kSegmentWords = kSegmentNbytes / kWidth;
+  const size_t num_segments = ceil_div(coded.n, kSegmentWords);
+  Prefetcher<kFirstLevel> prefetcher(output.next, num_segments);
+  size_t left = scaled.width, scale = 0;  // words that the scale still has
+  for (size_t s = 0; s < num_segments; ++s) {
+    prefetcher.step();
+    const size_t first = s * kSegmentWords, count = std::min(kSegmentWords, coded.n - first);
+    uint8_t* words = output.words + first * kWidth;
+    uint8_t* target = output.stream ? scratch->words : words;
+    for (size_t i = 0; i < count;) {
+      if (left == 0) left = scaled.width, scale = scale + 1 == scaled.num_scales ? 0 : scale + 1;
+      const size_t more = std::min(left, count - i);
+      const float factor = load<float>(scaled.scales + sizeof(float) * scale);
+      if (!scaled_kernels.multiply(scaled.codes, scratch->inner + first + i, more, factor, target + i * kWidth))
+        return "expected codes that are numbers";
+      i += more;
+      left -= more;
+    }
+    if (output.stream) word_kernels.stream_copy(words, target, count * kWidth);
+  }
+  return {};
+}
+
 // open_coded() lets no other through.
 Fault decode_extended(Coded& coded, const BlockOutput& output, DecodeScratch* scratch, Place place) {
   switch (coded.extended) {
@@ -313,6 +344,9 @@ Fault decode_extended(Coded& coded, const BlockOutput& output, DecodeScratch* sc
       return place == Place::kFrame ? decode_parts(coded, output, scratch) : "expected parts that have none themselves";
     case kModal:
       return decode_modal(coded, output, scratch);
+    case kScaled:
+      return place == Place::kInner ? "expected an inner block that is not of kind scaled"
+                                    : decode_scaled(coded, output, scratch);
     case kSparse:
     case kDense:
       return decode_relative(coded, output, &scratch->relative);
@@ -373,6 +407,14 @@ bool open_symbols(const BlockBytes& block, RestDecodeScratch* scratch, Coded* co
   return (kind == kEntropy || kind == kExtended) && !open_coded(block.length, scratch, coded);
 }
 
+// The inner blocks, which are of no such kind themselves.
+void decode_codes_ahead(const Coded& a, const Coded& b, DecodeScratch* scratch) {
+  Scaled first, second;
+  if (open_scaled(a, &first) != nullptr || open_scaled(b, &second) != nullptr) return;
+  const auto spec = [](const Coded& coded) { return coded.spec.inner(kLayoutsOfCodes[coded.tag.variant]); };
+  decode_symbols_ahead(spec(a), first.inner, spec(b), second.inner, scratch);
+}
+
 }  // namespace
 
 void decode_symbols_ahead(const BlockSpec& a_spec, const BlockBytes& a, const BlockSpec& b_spec, const BlockBytes& b,
@@ -381,6 +423,7 @@ void decode_symbols_ahead(const BlockSpec& a_spec, const BlockBytes& a, const Bl
   if (!open_symbols(a, &scratch->rest, &first) || !open_symbols(b, &scratch->rest, &second)) return;
   if (first.tag.kind == kEntropy && second.tag.kind == kEntropy) decode_entropy_ahead(first, second, scratch);
   if (first.extended == kDense && second.extended == kDense) decode_dense_ahead(first, second, &scratch->relative);
+  if (first.extended == kScaled && second.extended == kScaled) decode_codes_ahead(first, second, scratch);
 }
 
 }  // namespace tw

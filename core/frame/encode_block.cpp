@@ -394,7 +394,14 @@ size_t encode_inside(const Block& block) {
 
 // By the kinds that do not look at a base.
 size_t encode_alone(const Block& block) {
-  const size_t length = encode_inside(block);
+  const bool scaled = may_be_scaled(block);
+  size_t length = encode_inside(block);
+  if (scaled) {
+    std::memcpy(block.scratch->part, block.dst, length);
+    const size_t second = encode_scaled(block);
+    if (second != 0 && (length == 0 || second < length)) return second;
+    std::memcpy(block.dst, block.scratch->part, length);
+  }
   return length == 0 ? store_block(block) : length;
 }
 

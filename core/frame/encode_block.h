@@ -50,6 +50,9 @@ struct EncodeScratch {
   // Kind modal: the mask of the exponents that are another.
   uint64_t others[kMaskNumbers], where[kMaskNumbers];
   MaskEncodeScratch mask;
+  // Kind scaled: the scales; the code of each magnitude. The codes are in `words`.
+  float scales[kMaxBlockWords / 128 + 1];
+  uint8_t codes_of[1 << 15];
   RelativeEncodeScratch relative;
   alignas(64) uint8_t part[kMaxBlockWords * kMaxWordNbytes];  // as profile fast codes it
 };

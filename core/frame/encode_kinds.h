@@ -90,6 +90,12 @@ bool sample_has_zero(const Layout& dtype, const uint8_t* words, size_t n);
 // The block by the plan. Returns its length, or 0 if it gains nothing.
 size_t write_zeros(const Block& block, const ZerosPlan& plan);
 
+// Extended kind scaled. Whether encode_scaled() is worth a try, as far as the first words tell, which need not have
+// arrived.
+bool may_be_scaled(const Block& block);
+// The block as codes and scales, if there are any. Returns its length, or 0. All words have arrived.
+size_t encode_scaled(const Block& block);
+
 // Extended kind modal, for the exponents in scratch that occur as the histogram there says.
 struct ModalPlan {
   uint8_t mode;

@@ -45,6 +45,18 @@ Fault inspect_parts(Coded& coded, BlockFacts* facts, DecodeScratch* scratch) {
   return check_padding(coded, parts.streams);
 }
 
+Fault inspect_scaled(const Coded& coded, BlockFacts* facts, DecodeScratch* scratch) {
+  Scaled scaled;
+  const char* const wrong = open_scaled(coded, &scaled);
+  if (wrong != nullptr) return wrong;
+  BlockFacts inner;
+  const BlockSpec spec = coded.spec.inner(kLayoutsOfCodes[coded.tag.variant]);
+  const Fault fault = inspect_block(spec, scaled.inner, &inner, scratch, Place::kInner);
+  facts->rest_nbytes = inner.rest_nbytes;
+  facts->kind_nbytes = inner.kind_nbytes + sizeof(float) * scaled.num_scales;
+  return fault;
+}
+
 }  // namespace
 
 Fault inspect_block(const BlockSpec& spec, const BlockBytes& block, BlockFacts* facts, DecodeScratch* scratch,
@@ -81,6 +93,10 @@ Fault inspect_block(const BlockSpec& spec, const BlockBytes& block, BlockFacts* 
       if (coded.extended == kParts) {
         return place == Place::kFrame ? inspect_parts(coded, facts, scratch)
                                       : "expected parts that have none themselves";
+      }
+      if (coded.extended == kScaled) {
+        return place == Place::kInner ? "expected an inner block that is not of kind scaled"
+                                      : inspect_scaled(coded, facts, scratch);
       }
       if (coded.extended == kModal) {
         Modal modal;

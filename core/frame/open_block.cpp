@@ -13,7 +13,7 @@ constexpr const char* kFiller = "expected zeros in filler bits";
 // What this version does not know, and a later one may.
 bool unknown(const Tag& tag, uint8_t extended) {
   if (tag.kind == kStored || tag.rest > kBytes) return true;
-  return tag.kind == kExtended && (extended < kExtendedCascade || extended > kParts);
+  return tag.kind == kExtended && (extended < kExtendedCascade || extended > kScaled);
 }
 
 // Which rest codings a kind may have in a profile (docs/format.md, "Block").
@@ -41,6 +41,7 @@ bool allowed(const BlockSpec& spec, const Tag& tag, uint8_t extended) {
       return tag.rest == kVerbatim && tag.variant <= most && (profile == kProfileFast || compact);
     default:
       if (extended == kParts) return compact && tag.rest == kVerbatim && tag.variant == 0;
+      if (extended == kScaled) return compact && spec.dtype == kScaledLayout && tag.rest == kVerbatim && tag.variant < 2;
       if (extended == kModal) return split && any_rest && tag.variant <= most && (profile == kProfileFast || compact);
       return split && (tag.rest == kVerbatim || (any_rest && !resident)) && profile != kProfileEnec;
   }
@@ -218,6 +219,27 @@ const char* open_zero_masks(const Coded& coded, const Zeros& zeros, size_t* nbyt
     *nbytes += signs_nbytes;
   }
   return check_padding(coded, zeros.inner_nbytes + *nbytes);
+}
+
+const char* open_scaled(const Coded& coded, Scaled* scaled) {
+  const unsigned length = load<uint16_t>(coded.params + 8);
+  scaled->codes = static_cast<Codes>(coded.tag.variant);
+  scaled->width = load<uint32_t>(coded.params);
+  scaled->num_scales = load<uint32_t>(coded.params + 4);
+  scaled->inner = {coded.block, (length & ~kPartStored) * kBlockAlign, coded.n, (length & kPartStored) != 0};
+  if (scaled->width == 0 || scaled->num_scales == 0 || scaled->num_scales > ceil_div(coded.n, scaled->width))
+    return "expected a width of at least 1, and 1 to ceil(n / width) scales";
+  if (scaled->inner.length == 0) return "expected an inner block of codes";
+  const char* wrong = check_length(coded.spec.inner(kLayoutsOfCodes[coded.tag.variant]), scaled->inner);
+  if (wrong != nullptr) return wrong;
+  wrong = check_padding(coded, scaled->inner.length + sizeof(float) * scaled->num_scales);
+  if (wrong != nullptr) return wrong;
+  scaled->scales = coded.block + scaled->inner.length;
+  for (size_t i = 0; i < scaled->num_scales; ++i) {
+    const uint32_t exponent = load<uint32_t>(scaled->scales + sizeof(float) * i) >> 23;  // and the sign above it
+    if (exponent < kLeastScale || exponent > kMostScale) return "expected positive scales from 2^-111 to below 2^113";
+  }
+  return nullptr;
 }
 
 const char* open_modal(const Coded& coded, Modal* modal, size_t* nbytes, MaskedScratch* scratch) {

@@ -11,6 +11,7 @@
 #include "coders/rest.h"
 #include "common/format.h"
 #include "include/tensorwire.h"
+#include "transforms/scaled.h"
 
 namespace tw {
 
@@ -46,7 +47,8 @@ struct Descriptor {
   const uint8_t* rest_params = nullptr;
 
   bool has_rest() const {
-    return tag.kind != kConstant && tag.kind != kZeros && !is_relative_kind(extended) && extended != kParts;
+    return tag.kind != kConstant && tag.kind != kZeros && !is_relative_kind(extended) && extended != kParts &&
+           extended != kScaled;
   }
 };
 
@@ -89,6 +91,20 @@ struct Parts {
   BlockBytes blocks[kMaxParts];
 };
 
+// The layouts of codes: their rows in the table of dtypes.
+constexpr Layout kLayoutsOfCodes[] = {{1, 4, 4, Split::kFloat, true}, {1, 4, 4, Split::kSigned, false}};
+constexpr Layout kScaledLayout = {2, 8, 8, Split::kFloat, true};
+
+// Exponents of scales: no product of one and a code is subnormal or infinite.
+constexpr uint32_t kLeastScale = 16, kMostScale = 239;
+
+struct Scaled {
+  Codes codes;
+  size_t width, num_scales;  // words that share a scale; word i has number floor(i / width) mod num_scales
+  const uint8_t* scales;     // floats
+  BlockBytes inner;
+};
+
 struct Modal {
   uint8_t mode;
   size_t num_others;
@@ -126,6 +142,8 @@ const char* open_entropy(const Coded& coded, EntropyDecoder* decoder, EntropyPar
 // Kind zeros up to its inner block, and what stands behind that.
 const char* open_zeros(const Coded& coded, Zeros* zeros);
 const char* open_zero_masks(const Coded& coded, const Zeros& zeros, size_t* nbytes, MaskedScratch* scratch);
+// Kind scaled: all but what is in the inner block.
+const char* open_scaled(const Coded& coded, Scaled* scaled);
 const char* open_modal(const Coded& coded, Modal* modal, size_t* nbytes, MaskedScratch* scratch);
 
 }  // namespace tw

@@ -89,7 +89,7 @@ class BlockInfo(NamedTuple):
 
 
 _KINDS = ("stored", "constant", "enec", "cascade", "entropy", "plain", "zeros")
-_EXTENDED_KINDS = {1: "cascade2", 2: "modal", 3: "sparse", 4: "dense", 5: "parts"}
+_EXTENDED_KINDS = {1: "cascade2", 2: "modal", 3: "sparse", 4: "dense", 5: "parts", 6: "scaled"}
 _EXTENDED, _SAME = 7, 255
 _RESTS = ("verbatim", "trimmed", "bytes")
 
