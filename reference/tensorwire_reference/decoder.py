@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import cascade, enec, entropy, modal, parts, relative, rests, zeros
+from . import cascade, enec, entropy, modal, parts, relative, rests, scaled, zeros
 from .errors import BaseMismatchError, FormatError, TruncatedDataError, require
 from .hashes import content_hash, h128
 from .header import LEAST_ALIGNMENT, Header
@@ -140,6 +140,8 @@ def _decode_coded(
         return np.repeat(to_words(kind_params, layout), n), "constant"
     if name == "zeros":
         return _decode_zeros(tag, kind_params, reader, n, layout, profile)
+    if name == "scaled":
+        return _decode_scaled(tag, kind_params, reader, n, profile)
     if name == "parts":
         return _decode_parts(kind_params, reader, n, layout, profile, base)
     if base is not None and tag.rule.relative:
@@ -176,10 +178,20 @@ def _decode_zeros(
     kept, coding = np.empty(0, np.uint64), "none"
     if params.num_kept:
         inner = reader.take(params.inner_nbytes)
-        without, stored = ("zeros", "parts"), params.inner_stored
+        without, stored = ("zeros", "parts", "scaled"), params.inner_stored
         kept, coding = decode_block(inner, params.num_kept, layout, profile, stored=stored, without=without)
     words = zeros.decode(params, tag.variant, reader, n, kept, layout)
     return words, f"zeros/{tag.variant}(signs={params.signs},{coding})"
+
+
+def _decode_scaled(tag: Tag, kind_params: bytes, reader: Reader, n: int, profile: str) -> tuple[U64, str]:
+    params = scaled.parse(kind_params, n)
+    layout, inner = scaled.LAYOUTS_OF_CODES[tag.variant], reader.take(params.inner_nbytes)
+    codes, coding = decode_block(
+        inner, n, layout, profile, stored=params.inner_stored, without=("zeros", "parts", "scaled")
+    )
+    words = scaled.decode(params, tag.variant, reader, codes)
+    return words, f"scaled/{tag.variant}(width={params.width},num_scales={params.num_scales},{coding})"
 
 
 def _decode_parts(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from . import cascade, enec, entropy, modal, parts, relative, rests, zeros
+from . import cascade, enec, entropy, modal, parts, relative, rests, scaled, zeros
 from .cascade import Cascade
 from .enec import Enec
 from .entropy import Entropy
@@ -12,7 +12,7 @@ from .errors import CorruptDataError, UnfitError
 from .hashes import content_hash
 from .header import LEAST_ALIGNMENT, Header, ceil_to, pack_header
 from .index import pack_extensions, pack_index
-from .kinds import CodedKind, Constant, InnerKind, Kind, Parts, Plain, Stored, Zeros
+from .kinds import CodedKind, Constant, InnerKind, Kind, Parts, Plain, Scaled, Stored, Zeros
 from .layouts import Layout, check_layout, label_of
 from .modal import Modal
 from .planes import U64
@@ -188,6 +188,8 @@ def _encode_as(kind: CodedKind, rest: Rest, words: U64, layout: Layout, profile:
         return Coded(b"", from_words(words[:1], layout), Tag(kind.code, 0, 0))
     if isinstance(kind, Zeros):
         return _encode_zeros(kind, rest, words, layout, profile)
+    if isinstance(kind, Scaled):
+        return _encode_scaled(kind, rest, words, profile)
     if isinstance(kind, Parts):
         return _encode_parts(kind, rest, words, layout, profile, base)
     if isinstance(kind, Sparse | Dense):
@@ -226,6 +228,13 @@ def _encode_zeros(kind: Zeros, rest: Rest, words: U64, layout: Layout, profile: 
     inner = encode_block(kept, layout, profile, kind.inner, rest) if len(kept) else Block(b"")
     params = zeros.pack_params(zeros.Params(len(kept), len(inner.content), inner.stored, signs))
     return Coded(inner.content + streams, params, Tag(kind.code, 0, kind.variant))
+
+
+def _encode_scaled(kind: Scaled, rest: Rest, words: U64, profile: str) -> Coded:
+    codes, streams = scaled.encode(words, kind.variant, kind.width, kind.scales)
+    inner = encode_block(codes, scaled.LAYOUTS_OF_CODES[kind.variant], profile, kind.inner, rest)
+    params = scaled.Params(kind.width, len(kind.scales), len(inner.content), inner.stored)
+    return Coded(inner.content + streams, scaled.pack_params(params), Tag(kind.code, 0, kind.variant, kind.extended))
 
 
 def _encode_parts(kind: Parts, rest: Rest, words: U64, layout: Layout, profile: str, base: U64 | None) -> Coded:

@@ -46,7 +46,19 @@ class Zeros:
     code: ClassVar[int] = 6
 
 
-PartKind = InnerKind | Zeros | Sparse | Dense | Same
+@dataclass(frozen=True)
+class Scaled:
+    """Words that are products of scales and codes: of F8_E4M3 in variant 0, of I8 in variant 1. `inner` codes these."""
+
+    inner: InnerKind
+    variant: int
+    width: int
+    scales: tuple[float, ...]
+    code: ClassVar[int] = 7
+    extended: ClassVar[int] = 6
+
+
+PartKind = InnerKind | Zeros | Scaled | Sparse | Dense | Same
 
 
 @dataclass(frozen=True)
@@ -59,5 +71,5 @@ class Parts:
     extended: ClassVar[int] = 5
 
 
-CodedKind = InnerKind | Zeros | Sparse | Dense | Parts
+CodedKind = InnerKind | Zeros | Scaled | Sparse | Dense | Parts
 Kind = CodedKind | Same

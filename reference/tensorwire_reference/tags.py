@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from .cascade import widths_of
 from .errors import UnsupportedVersionError, require
-from .layouts import Layout
+from .layouts import TABLE, Layout
 from .masks import GAPS, LEVELS
 
 EXTENDED = 7
@@ -34,6 +34,10 @@ def _of_mask(variant: int, profile: str, _layout: Layout) -> bool:
 
 def _of_classes(variant: int, _profile: str, layout: Layout) -> bool:
     return variant == 0 or layout.split == "float"
+
+
+def _of_codes(variant: int, _profile: str, layout: Layout) -> bool:
+    return variant <= 1 and layout == TABLE["BF16"][1]
 
 
 def _of_table(table: int) -> Callable[[int, str, Layout], bool]:
@@ -76,6 +80,7 @@ RULES = {
     (EXTENDED, 3): Rule("sparse", _THREE, (_NONE,), _of_classes, 0, relative=True),
     (EXTENDED, 4): Rule("dense", _THREE, (_NONE,), _of_classes, 4, relative=True),
     (EXTENDED, 5): Rule("parts", ("compact",), (_NONE,), _only_zero, 0),
+    (EXTENDED, 6): Rule("scaled", ("compact",), (_NONE,), _of_codes, 10),
 }
 
 
