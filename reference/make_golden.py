@@ -15,7 +15,7 @@ from tests.support.conformance import CASES, Case
 from tests.support.malformed import MALFORMED, Malformed
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "v1"
-MAX_TOTAL_NBYTES = 700_000
+MAX_TOTAL_NBYTES = 750_000
 
 
 def main() -> None:

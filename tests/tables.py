@@ -361,6 +361,11 @@ def models() -> Rows:
     return {name: form.format_map(row("device-h200", "models", what=what)) for name, what in names.items()}
 
 
+def dequantized() -> Rows:
+    form = "{fast:.2f} | {fast decompress:.1f} | {compact:.2f} | {compact decompress:.1f}"
+    return {f"{each['form']}, {each['data']}": form.format_map(each) for each in results("dequantized")["rows"]}
+
+
 def dumps() -> Rows:
     """What two readers tell of dumps of Flight Recorders, by reader."""
     found = json.loads((ROOT / "job" / "benchmarks" / "results" / "diagnosis-dumps.json").read_text())
@@ -370,7 +375,7 @@ def dumps() -> Rows:
 LISTED: list[Callable[[], Rows]] = [tools, ratios, fast, missed, limited, in_memory, missed_inference, served, changes]
 LISTED += [near, far, applying, trainer, installed, dcp, training, tensors, remote, sync, traffic, rates, instructions]
 LISTED += [kv, kv_fp8, kv_speed, wires, pages]
-LISTED += [dumps, modelled, decoding, products, models]
+LISTED += [dequantized, dumps, modelled, decoding, products, models]
 TABLES = {each.__name__: each for each in LISTED}
 
 

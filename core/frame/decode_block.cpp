@@ -309,11 +309,13 @@ Fault decode_parts(Coded& coded, const BlockOutput& output, DecodeScratch* scrat
 
 Fault decode_scaled(const Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
   Scaled scaled;
-  const char* const wrong = open_scaled(coded, &scaled);
+  const char* wrong = open_scaled(coded, &scaled);
   if (wrong != nullptr) return wrong;
   const BlockSpec spec = coded.spec.inner(kLayoutsOfCodes[coded.tag.variant]);
   const Fault fault = decode_any(spec, scaled.inner, {scratch->inner, false, {}}, scratch, Place::kInner);
   if (fault) return fault;
+  wrong = open_scales(coded, scaled);
+  if (wrong != nullptr) return wrong;
   constexpr size_t kWidth = sizeof(uint16_t), kSegmentWords = kSegmentNbytes / kWidth;
   const size_t num_segments = ceil_div(coded.n, kSegmentWords);
   Prefetcher<kFirstLevel> prefetcher(output.next, num_segments);

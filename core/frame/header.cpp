@@ -115,8 +115,10 @@ int check_extensions(const uint8_t* records, uint64_t nbytes, uint64_t position,
 }
 
 BlockSpec spec_of(const tw_frame& frame, const uint8_t* base) {
-  return {layout_of(frame), static_cast<uint8_t>(frame.profile), is_relative(frame), base, block_align(frame),
-          part_words(frame), row_words(frame)};
+  return {layout_of(frame),   static_cast<uint8_t>(frame.profile),
+          is_relative(frame), base,
+          block_align(frame), part_words(frame),
+          row_words(frame)};
 }
 
 void store_hash(const Hash128& hash, uint8_t* dst) {

@@ -54,7 +54,7 @@ Fault inspect_scaled(const Coded& coded, BlockFacts* facts, DecodeScratch* scrat
   const Fault fault = inspect_block(spec, scaled.inner, &inner, scratch, Place::kInner);
   facts->rest_nbytes = inner.rest_nbytes;
   facts->kind_nbytes = inner.kind_nbytes + sizeof(float) * scaled.num_scales;
-  return fault;
+  return fault ? fault : open_scales(coded, scaled);
 }
 
 }  // namespace

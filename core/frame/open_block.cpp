@@ -41,7 +41,8 @@ bool allowed(const BlockSpec& spec, const Tag& tag, uint8_t extended) {
       return tag.rest == kVerbatim && tag.variant <= most && (profile == kProfileFast || compact);
     default:
       if (extended == kParts) return compact && tag.rest == kVerbatim && tag.variant == 0;
-      if (extended == kScaled) return compact && spec.dtype == kScaledLayout && tag.rest == kVerbatim && tag.variant < 2;
+      if (extended == kScaled)
+        return compact && spec.dtype == kScaledLayout && tag.rest == kVerbatim && tag.variant < 2;
       if (extended == kModal) return split && any_rest && tag.variant <= most && (profile == kProfileFast || compact);
       return split && (tag.rest == kVerbatim || (any_rest && !resident)) && profile != kProfileEnec;
   }
@@ -230,13 +231,17 @@ const char* open_scaled(const Coded& coded, Scaled* scaled) {
   if (scaled->width == 0 || scaled->num_scales == 0 || scaled->num_scales > ceil_div(coded.n, scaled->width))
     return "expected a width of at least 1, and 1 to ceil(n / width) scales";
   if (scaled->inner.length == 0) return "expected an inner block of codes";
-  const char* wrong = check_length(coded.spec.inner(kLayoutsOfCodes[coded.tag.variant]), scaled->inner);
-  if (wrong != nullptr) return wrong;
-  wrong = check_padding(coded, scaled->inner.length + sizeof(float) * scaled->num_scales);
+  const char* const wrong = check_length(coded.spec.inner(kLayoutsOfCodes[coded.tag.variant]), scaled->inner);
   if (wrong != nullptr) return wrong;
   scaled->scales = coded.block + scaled->inner.length;
-  for (size_t i = 0; i < scaled->num_scales; ++i) {
-    const uint32_t exponent = load<uint32_t>(scaled->scales + sizeof(float) * i) >> 23;  // and the sign above it
+  return scaled->inner.length > coded.available ? kTooLong : nullptr;
+}
+
+const char* open_scales(const Coded& coded, const Scaled& scaled) {
+  const char* const wrong = check_padding(coded, scaled.inner.length + sizeof(float) * scaled.num_scales);
+  if (wrong != nullptr) return wrong;
+  for (size_t i = 0; i < scaled.num_scales; ++i) {
+    const uint32_t exponent = load<uint32_t>(scaled.scales + sizeof(float) * i) >> 23;  // and the sign above it
     if (exponent < kLeastScale || exponent > kMostScale) return "expected positive scales from 2^-111 to below 2^113";
   }
   return nullptr;

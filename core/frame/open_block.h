@@ -101,7 +101,7 @@ constexpr uint32_t kLeastScale = 16, kMostScale = 239;
 struct Scaled {
   Codes codes;
   size_t width, num_scales;  // words that share a scale; word i has number floor(i / width) mod num_scales
-  const uint8_t* scales;     // floats
+  const uint8_t* scales;     // floats; open_scales() has checked them
   BlockBytes inner;
 };
 
@@ -142,8 +142,9 @@ const char* open_entropy(const Coded& coded, EntropyDecoder* decoder, EntropyPar
 // Kind zeros up to its inner block, and what stands behind that.
 const char* open_zeros(const Coded& coded, Zeros* zeros);
 const char* open_zero_masks(const Coded& coded, const Zeros& zeros, size_t* nbytes, MaskedScratch* scratch);
-// Kind scaled: all but what is in the inner block.
+// Kind scaled up to its inner block, and what stands behind that.
 const char* open_scaled(const Coded& coded, Scaled* scaled);
+const char* open_scales(const Coded& coded, const Scaled& scaled);
 const char* open_modal(const Coded& coded, Modal* modal, size_t* nbytes, MaskedScratch* scratch);
 
 }  // namespace tw

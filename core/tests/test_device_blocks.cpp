@@ -146,7 +146,7 @@ void test_the_first_wrong_block() {
       {1, 0x0f, TW_CORRUPT, "expected a kind, rest and variant that the profile and the dtype allow"},
       {1, 0x00, TW_UNSUPPORTED_VERSION, "expected a kind and rest that this version knows"},
       {1, 0x01, TW_CORRUPT, "expected less padding than a block is aligned to"},
-      {2, 0x06, TW_UNSUPPORTED_VERSION, "expected a kind and rest that this version knows"},
+      {2, 0x07, TW_UNSUPPORTED_VERSION, "expected a kind and rest that this version knows"},
       {3, 0x01, TW_CORRUPT, "expected count 0 for a tier that the variant lacks"},
       {11, 0x02, TW_CORRUPT, "expected streams that end within the block"},
       {11, 0x03, TW_CORRUPT, "expected tiers no larger than the one before"},

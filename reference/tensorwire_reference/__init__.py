@@ -13,7 +13,7 @@ from .errors import (
     TruncatedDataError,
     UnsupportedVersionError,
 )
-from .kinds import Constant, InnerKind, Kind, Parts, Plain, Stored, Zeros
+from .kinds import Constant, InnerKind, Kind, Parts, Plain, Scaled, Stored, Zeros
 from .layouts import Layout
 from .modal import Modal
 from .relative import Dense, Same, Sparse
@@ -39,6 +39,7 @@ __all__ = [
     "Plain",
     "Rest",
     "Same",
+    "Scaled",
     "Sparse",
     "Stored",
     "Trimmed",

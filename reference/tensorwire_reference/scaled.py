@@ -43,7 +43,9 @@ def decode(params: Params, variant: int, reader: Reader, codes: U64) -> U64:
     """Read the scales, and multiply."""
     bits = np.frombuffer(reader.take(4 * params.num_scales), "<u4").astype(np.int64)
     exponents = bits >> 23
-    require(bool(((exponents >= _LEAST_EXPONENT) & (exponents <= _MOST_EXPONENT)).all()), "scaled: a scale out of range")
+    require(
+        bool(((exponents >= _LEAST_EXPONENT) & (exponents <= _MOST_EXPONENT)).all()), "scaled: a scale out of range"
+    )
     require(variant == 1 or not (codes & 0x7F == _NO_NUMBER).any(), "scaled: a code that is no number")
     number = np.arange(len(codes)) // params.width % params.num_scales
     return multiply(codes.astype(np.int64), variant, bits[number])
@@ -103,5 +105,3 @@ def encode(words: U64, variant: int, width: int, scales: "tuple[float, ...]") ->
             raise UnfitError("scaled: a word that is no product")
         codes[places] = every[order][found].astype(np.uint64)
     return codes, bits.astype("<u4").tobytes()
-
-

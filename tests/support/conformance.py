@@ -44,6 +44,7 @@ from tests.support.conformance_headers import HEADER_CASES
 from tests.support.conformance_layouts import LAYOUT_CASES
 from tests.support.conformance_parts import PARTS_CASES
 from tests.support.conformance_relative import RELATIVE_CASES
+from tests.support.conformance_scaled import SCALED_CASES
 from tests.support.conformance_zeros import ZEROS_CASES
 
 __all__ = ["CASES", "SPLIT", "Case", "floats"]
@@ -380,6 +381,7 @@ CASES = (
     *ZEROS_CASES,
     *RELATIVE_CASES,
     *PARTS_CASES,
+    *SCALED_CASES,
     *LAYOUT_CASES,
     *HEADER_CASES,
 )

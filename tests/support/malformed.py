@@ -12,6 +12,7 @@ from tests.support.malformed_coders import MALFORMED_CODERS
 from tests.support.malformed_headers import MALFORMED_HEADERS
 from tests.support.malformed_layouts import MALFORMED_LAYOUTS
 from tests.support.malformed_parts import MALFORMED_PARTS
+from tests.support.malformed_scaled import MALFORMED_SCALED
 from tests.support.malformed_words import MALFORMED_WORDS
 from tests.support.malforming import (
     VERSION,
@@ -43,7 +44,7 @@ def _tags() -> Iterator[Malformed]:
     yield make("kind-0", retag(3), words, error=VERSION, **cascade)
     yield make("rest-3", retag(3 << 3), words, error=VERSION, **cascade)
     yield make("rest-3-of-constant", retag(3 << 3), same, error=VERSION, kind=Constant())
-    for extended in (0, 6, 255):
+    for extended in (0, 7, 255):
         edit = replace({-1: 7, -2: extended})
         yield make(f"extended-kind-{extended}", edit, words, error=VERSION, **cascade)
         yield make(f"extended-kind-{extended}-in-enec", edit, words, error=VERSION, profile="enec", **plain)
@@ -76,4 +77,12 @@ def _tags() -> Iterator[Malformed]:
     yield make("zeros-in-enec", unchanged, words + bytes(500), profile="enec", kind=nested, rest=Trimmed())
 
 
-MALFORMED = (*MALFORMED_HEADERS, *_tags(), *MALFORMED_CODERS, *MALFORMED_WORDS, *MALFORMED_LAYOUTS, *MALFORMED_PARTS)
+MALFORMED = (
+    *MALFORMED_HEADERS,
+    *_tags(),
+    *MALFORMED_CODERS,
+    *MALFORMED_WORDS,
+    *MALFORMED_LAYOUTS,
+    *MALFORMED_PARTS,
+    *MALFORMED_SCALED,
+)

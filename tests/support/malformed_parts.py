@@ -87,7 +87,7 @@ def _lengths() -> Iterator[Malformed]:
 
 def _within() -> Iterator[Malformed]:
     """Parts that break a rule of all blocks, the first ones and the last ones."""
-    unknown = {"kind": {31: 0}, "extended-kind-0": {31: 7, 30: 0}, "extended-kind-6": {31: 7, 30: 6}, "rest": {31: 25}}
+    unknown = {"kind": {31: 0}, "extended-kind-0": {31: 7, 30: 0}, "extended-kind-7": {31: 7, 30: 7}, "rest": {31: 25}}
     for name, changes in unknown.items():
         part = patch(_CONSTANT, changes)
         yield make(f"parts-first-of-unknown-{name}", _parts(part, _CONSTANT), _TWO, error=VERSION)

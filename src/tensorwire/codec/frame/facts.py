@@ -72,8 +72,8 @@ class BlockInfo(NamedTuple):
             coded together with the exponent count here, one bit each, as they would take alone.
         kind_nbytes: size of the streams of the kind without those bits: of the exponents, where it has them.
         num_words: words in the block.
-        kind: "stored", "constant", "enec", "cascade", "entropy", "plain", "zeros", "cascade2", "modal" or "parts"; in a
-            relative frame also "same", "sparse" or "dense".
+        kind: "stored", "constant", "enec", "cascade", "entropy", "plain", "zeros", "cascade2", "modal", "scaled" or
+            "parts"; in a relative frame also "same", "sparse" or "dense".
         rest: "verbatim", "trimmed" or "bytes".
         variant: parameter of the kind, see docs/format.md.
     """
