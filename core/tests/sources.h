@@ -14,6 +14,7 @@
 #include "tests/frames.h"
 #include "tests/layouts.h"
 #include "tests/random.h"
+#include "transforms/scaled.h"
 
 namespace tests {
 
@@ -191,6 +192,28 @@ inline Source make_row_source(Change change) {
   return encode_source(kType, TW_COMPACT, bytes, base, change, form);
 }
 
+// Words that are products of scales and codes, each scale of 128 words.
+inline Source make_scaled_source(tw::Codes codes) {
+  constexpr Type kType = {"BF16", 16, 2, 8, 7};
+  constexpr size_t kWords = 1100, kWidth = 128;
+  Random random(9);
+  Bytes numbers(kWords), words(2 * kWords);
+  for (uint8_t& number : numbers) {
+    const unsigned magnitude = static_cast<unsigned>(random.below(40) + random.below(40) + random.below(40));
+    const bool minus = random.one_in(2) && magnitude != 0;
+    number =
+        static_cast<uint8_t>(codes == tw::Codes::kI8 ? (minus ? 256 - magnitude : magnitude) : magnitude | minus << 7);
+  }
+  for (size_t first = 0; first < kWords; first += kWidth) {
+    // Integers share one scale: others are found where rows are known.
+    const float scale = codes == tw::Codes::kI8 ? 0.01f : 0.01f * static_cast<float>(1 + random.below(5));
+    tw::scaled_kernels.multiply(codes, &numbers[first], std::min(kWidth, kWords - first), scale, &words[2 * first]);
+  }
+  tw_form form = {};
+  form.block_words = static_cast<uint32_t>(tw::ceil_to(kWords, tw::kMinBlockWords));
+  return encode_source(kType, TW_COMPACT, words, words, kNoBase, form);
+}
+
 // A dtype of this layout, of one word an element or of two, that the format's table does not have.
 inline Type odd_type(const tw::Layout& layout) {
   const unsigned bits = 8u * layout.word_nbytes;
@@ -236,6 +259,7 @@ inline std::vector<Source> make_sources() {
       sources.push_back(make_odd_source(odd_type(layout), profile, sources.size()));
     }
   }
+  for (const tw::Codes codes : {tw::Codes::kF8E4M3, tw::Codes::kI8}) sources.push_back(make_scaled_source(codes));
   return sources;
 }
 

@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
   const bool writes = argc > 3;
   const std::vector<Source> sources = tests::make_sources();
   const std::string kinds = tests::kinds_of(sources);
-  CHECK(kinds == "kinds 0 1 2 255 3 4 5 6 7.1 7.2 7.3 7.4 7.5");  // all that there are
+  CHECK(kinds == "kinds 0 1 2 255 3 4 5 6 7.1 7.2 7.3 7.4 7.5 7.6");  // all that there are
   for (const Source& source : sources) CHECK(tests::FrameParts(source.frame).assemble() == source.frame);
   std::map<int, uint64_t> by_status;
   uint64_t digest = 0;
