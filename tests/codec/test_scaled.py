@@ -36,14 +36,14 @@ def test_products_are_found(form: str) -> None:
     assert words.nbytes > 2 * len(compress(words, dtype="BF16", profile="compact"))
 
 
-@pytest.mark.parametrize("rows", [1, 5, 40])
-@pytest.mark.parametrize("columns", [127, 128, 200, 1024])
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("columns", [127, 128, 1024])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_shape_comes_back(form: str, rows: int, columns: int) -> None:
     codings(multiplied(*FORMS[form].quantize(weights(rows, columns))))
 
 
-@pytest.mark.parametrize("scale", [2.0**-112, 2.0**-111, 2.0**-110 / 3, 1.0, 2.0**113, 2.0**119 / 3])
+@pytest.mark.parametrize("scale", [2.0**-112, 2.0**-111, 2.0**113, 2.0**119 / 3])
 @pytest.mark.parametrize("form", FORMS)
 def test_scales_of_any_size_come_back(form: str, scale: float) -> None:
     codes, scales = FORMS[form].quantize(weights(20))
