@@ -300,7 +300,7 @@ class Ended:
             facts.append(f"{words.ranks(aborted)} aborted, {why}")
         are_secondary = not certain and all(ends.is_secondary(ranks[number]) for number in first)
         basis = Basis.STATE if is_first and not aborted and not are_secondary else Basis.COMPARISON
-        if are_secondary and all(rank.setup == "in init" for rank in ranks.values()):
+        if are_secondary and all(map(ends.is_within_init, ranks.values())):
             first, basis = [], Basis.REMAINDER
             facts.append("all ranks were in init_process_group: the first that gave up is not to blame for that")
         if are_secondary and len(first) > 1 and not all_of:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 LEFT = ("exit 0", REPLACED)  # exit reasons of those who left by themselves, at their end or too early
 # Exit reasons of ranks that die because another did, or were told to end: lost connections, time-outs, signals.
+_OF_TRANSPORT = ("gloo", "nccl", "distbackenderror")
 _SECONDARY = (
-    "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "gloo", "nccl",
-    "distbackenderror", "monitoredbarrier", "sigterm", "signal 15", "terminated", "keyboardinterrupt", "sigint",
-    "sighup",
+    "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", *_OF_TRANSPORT,
+    "monitoredbarrier", "sigterm", "signal 15", "terminated", "keyboardinterrupt", "sigint", "sighup",
 )  # fmt: skip
 _INTERRUPTED = re.compile(r"keyboardinterrupt|\bsig(int|term|hup)\b|\bsignal (1|2|15)\b", re.IGNORECASE)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
@@ -55,6 +55,13 @@ def stands_still(rank: Rank, seconds: float) -> bool:
 def is_secondary(rank: Rank) -> bool:
     exit_reason = rank.process.exit_reason.lower()
     return rank.process.exit_kind == "interruption" or any(word in exit_reason for word in _SECONDARY)
+
+
+def is_within_init(rank: Rank) -> bool:
+    """Whether it is in init_process_group, or was when it failed: a transport that fails at once is in no page."""
+    exit_reason = rank.process.exit_reason.lower()
+    fails_at_once = rank.setup == "before init" and any(word in exit_reason for word in _OF_TRANSPORT)
+    return rank.setup == "in init" or fails_at_once
 
 
 def ran_out_of_time(rank: Rank) -> bool:
