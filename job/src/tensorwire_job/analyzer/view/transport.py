@@ -116,7 +116,7 @@ def busy(job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
     flows = _flows(job, ranks, _before(job, seconds))
     shares, ordinary = flows.shares, flows.ordinary
     are_busy = (shares >= max(_BUSY, _NEAR * shares.max(initial=0.0))) & (shares >= _DISTINCT * ordinary)
-    are_lossy = (flows.retransmits >= _LOSSY) & (5 * flows.retransmits >= flows.retransmits.sum())
+    are_lossy = (flows.retransmits >= _LOSSY) & (5 * flows.retransmits >= flows.retransmits.sum()) & (shares >= _BUSY)
     if not (are_busy | are_lossy).any():
         return None
     # The other edges of a slow link tell its two ends apart, with what little they carry: that they lose packets at
@@ -183,11 +183,12 @@ def _endpoints(flows: Flows, weights: Floats, striking: Bools, basis: Basis) -> 
     """
     busiest = np.argsort(np.where(striking, -flows.shares, np.inf), kind="stable")
     facts = [flows.told(place) for place in busiest[: min(striking.sum(), _MAX_FACTS)]]
-    ends_of = zip(flows.senders.tolist(), flows.receivers.tolist(), strict=True)
+    ends_of = list(zip(flows.senders.tolist(), flows.receivers.tolist(), strict=True))
+    to_explain = {ends for ends, is_striking in zip(ends_of, striking.tolist(), strict=True) if is_striking}
     left = {ends: weight for ends, weight in zip(ends_of, weights.tolist(), strict=True) if weight > 0}
     suspects: list[int] = []
     most = 0.0
-    while left and len(suspects) < MAX_SUSPECTS:
+    while to_explain & left.keys() and len(suspects) < MAX_SUSPECTS:
         scores, sends = Counter[int](), Counter[int]()
         for (sender, receiver), weight in left.items():
             scores.update({sender: weight, receiver: weight})  # weights add up as counts do
