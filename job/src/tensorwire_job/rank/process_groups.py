@@ -43,6 +43,7 @@ class BackendGroups:
         self._pairs: dict[int, int] = {}  # slots of pairs of ranks; -1: the page has no room
         self._state: tuple[int, ...] = ()  # of torch's tables, as they were read last
         self._is_making = False
+        self._has_retired = False  # some groups are no more
 
     def poll(self, *, is_making: bool = False) -> None:
         """Show groups and members as soon as they exist, in the order in which they were made: a rank may wait in a
@@ -107,6 +108,21 @@ class BackendGroups:
         """The group that has this name at present, as far as it was looked for."""
         return self._groups.get((torch_name, backend))
 
+    def name_of(self, entry: Any) -> tuple[str, str]:
+        """torch's name of the group of an entry of the Flight Recorder, and its description; "" where none is known.
+
+        Where torch checks all calls (TORCH_DISTRIBUTED_DEBUG=DETAIL), gloo knows no names: it numbers groups as they
+        are made, and each has a second one, whose entries are comparisons of what ranks called.
+        """
+        name, description = entry["process_group"]
+        if not name:
+            number, is_second = divmod(int(entry["pg_id"]), 2)
+            made = [] if is_second or self._has_retired else _checked_groups()
+            if number < len(made):
+                return made[number]
+            self._has_retired |= not is_second  # one was no more before it was seen: the numbers tell nothing
+        return name, description
+
     def last_number(self, torch_name: str) -> int | None:
         """torch's number of a group's last operation of any kind; None where it is not known."""
         from torch._C._distributed_c10d import _resolve_process_group
@@ -128,6 +144,7 @@ class BackendGroups:
             if group.torch_name in names:
                 continue
             del self._groups[key]
+            self._has_retired = True
             for slot in (group.slot, *(self._pairs.pop(number) for number in group.pairs)):
                 native.retire(self._handle, slot)
         for group in self._groups.values():
@@ -152,6 +169,18 @@ def _in_making() -> list[tuple[str, str, str, Sequence[int]]]:
                     found.append((name, values.get("group_desc") or "", backend, ranks))
             frame = frame.f_back
     return found
+
+
+def _checked_groups() -> list[tuple[str, str]]:
+    """The names and descriptions of all groups, in the order of making, where torch checks the calls of all on gloo."""
+    from torch.distributed import DebugLevel, get_debug_level
+    from torch.distributed.distributed_c10d import _world
+
+    made = list(_world.pg_map)
+    are_of_gloo = all(_main_backend(_world.pg_backend_config.get(each, "")) == "gloo" for each in made)
+    if get_debug_level() != DebugLevel.DETAIL or not are_of_gloo:
+        return []
+    return [(each.group_name, each.group_desc) for each in made]
 
 
 def pair_id(group: BackendGroup, source: int, target: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 from ... import words
@@ -85,20 +86,14 @@ def _are_apart(made: _Made) -> bool:
 
 def _contradict(job: Job, made: _Made) -> bool:
     """Whether a rank that is on one list has made another."""
-    groups = list(made.values())
-    return any(
-        group is not other and not group.holders.isdisjoint(job.groups.ranks_of(other))
-        for group in groups
-        for other in groups
-    )
+    pairs = permutations(made.values(), 2)
+    return any(not group.holders.isdisjoint(job.groups.ranks_of(other)) for group, other in pairs)
 
 
 def _made_otherwise(job: Job, candidates: set[int]) -> list[int]:
     """The one of these whose groups, in the order of making, first differ in their shape from those of most ranks."""
-    histories = {
-        number: [Entry("", place, _shape(each.members)) for place, each in enumerate(rank.process_groups)]
-        for number, rank in job.ranks.items()
-    }
+    made = {n: [_shape(each.members) for each in rank.process_groups] for n, rank in job.ranks.items()}
+    histories = {n: [Entry("", place, shape) for place, shape in enumerate(shapes)] for n, shapes in made.items()}
     accused = [number for difference in first_differences(histories) for number in difference.accused]
     return accused if len(accused) == 1 and candidates.issuperset(accused) else []
 
