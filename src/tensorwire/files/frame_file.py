@@ -39,8 +39,8 @@ def compressed_metadata(profile: str, hashes: Mapping[str, str]) -> dict[str, st
 def compressed_entries(
     frames: Mapping[str, int], plain: Iterable[tuple[str, str, tuple[int, ...], int]]
 ) -> list[TensorEntry]:
-    """Frames, by name and size, then the plain tensors, as `packed` takes them. All are aligned, if no frame has a larger
-    `frame_alignment` than the one before it."""
+    """Frames, by name and size, then the plain tensors, as `packed` takes them. All are aligned, if no frame has a
+    larger `frame_alignment` than the one before it."""
     return packed(((payload_name(name), "U8", (nbytes,), nbytes) for name, nbytes in frames.items()), plain)
 
 
