@@ -5,8 +5,10 @@ It is computed for many messages of one length at once: the leaves of a content 
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from .planes import U64
 
@@ -36,6 +38,8 @@ def _secret(start: int, count: int = 8) -> U64:
 _SECRETS_OF_STRIPES = np.stack([_secret(8 * n) for n in range(_STRIPES_OF_BLOCK)])
 _SECRET_OF_LAST_STRIPE = _secret(121)
 _SECRET_BETWEEN_BLOCKS = _secret(128)
+_NEIGHBORS = np.array([1, 0, 3, 2, 5, 4, 7, 6])
+_LOW_HALF, _HALF, _SHIFT, _FACTOR = map(np.uint64, (0xFFFFFFFF, 32, 47, _PRIME32_1))
 _LOW, _HIGH = _secret(11).tolist(), _secret(117).tolist()
 
 
@@ -58,20 +62,27 @@ def content_hash(data: bytes) -> bytes:
     return h128(len(data).to_bytes(8, "little") + b"".join(hashes))
 
 
-def _hashes(words: U64) -> Iterator[bytes]:
-    """The hash of each message, given as stripes of eight words."""
-    count, num_stripes, _ = words.shape
+@lru_cache(maxsize=16)
+def _plan(num_stripes: int) -> tuple[U64, npt.NDArray[np.int64]]:
+    """The secret of each stripe of a message, and the first stripe of each block."""
     secrets = np.resize(_SECRETS_OF_STRIPES, (num_stripes, 8))
     secrets[-1] = _SECRET_OF_LAST_STRIPE
+    return secrets, np.arange(0, num_stripes, _STRIPES_OF_BLOCK)
+
+
+def _hashes(words: U64) -> Iterator[bytes]:
+    """The hash of each message, given as stripes of eight words."""
+    num_stripes = words.shape[1]
+    secrets, starts = _plan(num_stripes)
     keyed = words ^ secrets
-    added = (keyed & np.uint64(0xFFFFFFFF)) * (keyed >> np.uint64(32))
-    added += words.reshape(count, num_stripes, 4, 2)[..., ::-1].reshape(words.shape)
-    sums = np.add.reduceat(added, np.arange(0, num_stripes, _STRIPES_OF_BLOCK), axis=1)
+    added = (keyed & _LOW_HALF) * (keyed >> _HALF)
+    added += words[..., _NEIGHBORS]
+    sums = np.add.reduceat(added, starts, axis=1)
     lanes = _FIRST + sums[:, 0]
     for block in range(1, sums.shape[1]):
-        lanes ^= lanes >> np.uint64(47)
+        lanes ^= lanes >> _SHIFT
         lanes ^= _SECRET_BETWEEN_BLOCKS
-        lanes *= np.uint64(_PRIME32_1)
+        lanes *= _FACTOR
         lanes += sums[:, block]
     nbytes = 64 * num_stripes
     for message in lanes.tolist():
