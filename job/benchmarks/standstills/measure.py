@@ -13,6 +13,7 @@ from . import score, standstill
 from .replay import explanations
 
 _CHUNK = 50
+_APART = ("nobody", "unseen")  # places that have rows of their own
 OUTCOMES = (score.RIGHT, score.OPEN, score.WRONG, score.NOTHING)
 
 
@@ -41,8 +42,8 @@ class Row:
 
     @property
     def is_plain(self) -> bool:
-        """One fault, a rank to blame, and all pages as they should be."""
-        return self.num_faults == 1 and not self.noise and self.place != "nobody"
+        """One fault, a rank to blame of which pages tell, and all pages as they should be."""
+        return self.num_faults == 1 and not self.noise and self.place not in _APART
 
 
 def seeds(seed: int, count: int) -> range:
@@ -92,7 +93,7 @@ def tables(rows: Sequence[Row]) -> dict[str, Any]:
     """The counts of the page."""
     stood = [row for row in rows if not row.is_over]
     plain = [row for row in stood if row.is_plain]
-    single = [row for row in stood if row.num_faults == 1 and row.place != "nobody"]
+    single = [row for row in stood if row.num_faults == 1 and row.place not in _APART]
     lived = [row for row in stood if row.dead]
     high = [row for row in stood if row.confidence == "high" and row.outcome == score.WRONG]
     return {
@@ -107,6 +108,8 @@ def tables(rows: Sequence[Row]) -> dict[str, Any]:
         "by pages": {noise or "fresh": _outcomes([row for row in single if row.noise == noise])
                      for noise in ("", *standstill.NOISES)},
         "nobody": _outcomes([row for row in stood if row.place == "nobody"]),
+        "nobody by kind": _by([row for row in stood if row.place == "nobody"], "kind"),
+        "unseen": _outcomes([row for row in stood if row.place == "unseen"]),
         "two faults": _outcomes([row for row in stood if row.num_faults == 2]),
         "by confidence": _by([row for row in plain if row.confidence], "confidence"),
         "high on an innocent": {
