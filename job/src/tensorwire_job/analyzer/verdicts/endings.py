@@ -299,8 +299,8 @@ class Ended:
             why = "as gloo does on more data than it expects, though what is known of the calls agrees"
             facts.append(f"{words.ranks(aborted)} aborted, {why}")
         are_secondary = not certain and all(ends.is_secondary(ranks[number]) for number in first)
-        is_told = any(ends.has_failed(ranks[number]) for number in first)  # an error may be of what came from others
-        basis = Basis.COMPARISON if not is_first or aborted or are_secondary or is_told else Basis.STATE
+        is_firm = is_first and not aborted and not are_secondary and not ends.has_compared(ranks[first[0]])
+        basis = Basis.STATE if is_firm else Basis.COMPARISON
         if are_secondary and all(rank.setup == "in init" for rank in ranks.values()):
             first, basis = [], Basis.REMAINDER
             facts.append("all ranks were in init_process_group: the first that gave up is not to blame for that")
