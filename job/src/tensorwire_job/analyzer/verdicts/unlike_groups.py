@@ -47,7 +47,10 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
     found = found or [made for made in crossed.values() if all(_stands_still(group, waits) for group in made.values())]
     if not found:
         return None
-    holders = [[sorted(group.holders) for group in made.values()] for made in found]
+    # With those who may come to a list, as they have made none of the name, nor this list under another.
+    holders = [
+        [sorted(group.holders.union(_to_come(job, made, group, names))) for group in made.values()] for made in found
+    ]
     sides = [sorted(each, key=lambda side: (-len(side), side)) for each in holders]
     few = [set(minority(each)) for each in sides]
     blamed = [own or set().union(*each) for own, each in zip(few, sides, strict=True)]
@@ -77,6 +80,11 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
 
 def _holders(made: _Made) -> set[int]:
     return set().union(*(group.holders for group in made.values()))
+
+
+def _to_come(job: Job, made: _Made, group: Group, names: Mapping[Hashable, _Made]) -> set[int]:
+    members = tuple(job.groups.ranks_of(group))
+    return set() if _contradict(job, made) else set(members) - _holders(made) - _holders(names[members])
 
 
 def _are_apart(made: _Made) -> bool:
