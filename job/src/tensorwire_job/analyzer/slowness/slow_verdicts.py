@@ -91,8 +91,7 @@ def _verdict(job: Job, one: Slow) -> Verdict:
         return _finding(job, one, "TW-S1", one.late, basis, _waits(job, one))
     if not one.p > job.thresholds.transfer_share:  # or there is none
         return _slow_transfer(job, one, edges, basis)
-    # An edge at a late rank is busy, and loses what that one has no room for, because it is late.
-    apart = transport.busy(job, one.group.members.keys() - set(one.late), job.thresholds.slow_seconds)
+    apart = transport.busy(job, list(one.group.members), job.thresholds.slow_seconds, one.late)
     suspects = one.late + (apart.suspects if apart else [])
     facts = _waits(job, one) + (edges.evidence if edges else [])
     return _finding(job, one, "TW-S3", suspects, Basis.COMPARISON, facts)
