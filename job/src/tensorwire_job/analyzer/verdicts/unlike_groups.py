@@ -25,9 +25,10 @@ _Lists = dict[tuple[int, ...], "Group"]
 """Groups of one name by their members."""
 
 
-def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
-    """H2 where ranks stand still in a group, or make one, whose name stands for several lists, if a rank on one of them
-    has made another; sides where no rank is on two. Sound jobs may have one name for groups that share no rank."""
+def unlike_groups(job: Job, waits: Sequence[Wait] = ()) -> Verdict | None:
+    """H2 where ranks stand still in a group, or make one, or where they have ended, if its name stands for several
+    lists and a rank on one of them has made another; sides where no rank is on two. Sound jobs may have one name for
+    groups that share no rank."""
     lists: dict[str, _Lists] = defaultdict(dict)
     names: dict[tuple[int, ...], list[set[int]]] = defaultdict(list)
     for group in job.groups.values():
@@ -39,7 +40,7 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
     unlike = [made for made in lists.values() if len(made) > 1 and _are_apart([g.holders for g in made.values()])]
     certain = [made for made in unlike if _contradict(made) or not crossed.keys().isdisjoint(made)]
     held = [group for made in certain for group in made.values()]
-    if not any(wait.call == NEW_GROUP or wait.group in held for wait in waits):
+    if waits and not any(wait.call == NEW_GROUP or wait.group in held for wait in waits):
         certain = []
     found = certain or [made for made in unlike if any(_stands_still(group, waits) for group in made.values())]
     if not found:
@@ -69,7 +70,7 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
     return job.verdict(
         "hang", "TW-H2", next(iter(found[0].values())), suspects, summary, facts,
         Basis.STATE if set(suspects) in few else Basis.COMPARISON, victims=len(blocked.difference(suspects)),
-        sides=[] if suspects else sides[0], seconds=max(wait.seconds for wait in waits),
+        sides=[] if suspects else sides[0], seconds=max((wait.seconds for wait in waits), default=None),
     )  # fmt: skip
 
 
