@@ -19,6 +19,7 @@ from ..view.past import rewound
 from ..view.verdict import MAX_SUSPECTS
 from .hangs import find_hangs
 from .unlike_calls import parted, unlike_calls
+from .unlike_groups import unlike_groups
 
 if TYPE_CHECKING:
     from ...model import Rank
@@ -118,7 +119,7 @@ class Ended:
             return [] if self.outlives_it else self._asked_alone()
         first, _ = _first(failed)
         if not own_words and self._is_time(first):
-            unlike = unlike_calls(job)
+            unlike = unlike_calls(job) or (unlike_groups(job) if any(map(_aborted, failed.values())) else None)
             if unlike is not None:
                 unlike.finding.evidence += _evidence([failed[n] for n in list(failed)[:MAX_SUSPECTS]])
                 return [unlike]
