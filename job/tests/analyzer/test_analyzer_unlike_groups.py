@@ -66,10 +66,9 @@ def test_one_rank_that_makes_the_groups_of_a_mesh_in_another_order(seed: int) ->
 def test_who_made_other_members_than_one_that_was_aborted_in_the_group(culprit: int) -> None:
     """gloo aborts a rank that is sent more than it expects: it knows of fewer members, or another does."""
     lists = {number: range(3) if number == culprit else range(4) for number in range(4)}
-    ends = {
-        number: dead(60.0, "killed by SIGABRT" if number == (culprit + 1) % 4 else "RuntimeError: Connection closed")
-        for number in range(4)
-    }
+    victim = (culprit + 1) % 4
+    ends = {n: dead(60.0, "RuntimeError: Connection closed") | {"exit_kind": "failure"} for n in range(4)}
+    ends[victim] = dead(60.1, "killed by SIGABRT") | {"exit_kind": "crash"}
     finding = found([rank(n, held(1, lists[n], entered=1), world=4, **ends[n]) for n in range(4)])
     assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
 
