@@ -11,6 +11,7 @@ from typing import Final
 from .file_locks import waited_for
 from .store_waits import is_in_store
 
+NEW_GROUP: Final = "new_group"
 _MAX_DEPTH: Final = 300
 _C10D: Final = "torch/distributed/distributed_c10d.py"
 
@@ -24,7 +25,7 @@ _ACTIVITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("safetensors/torch.py", ("load_file", "load_model"), "safetensors.load_file"),
     ("torch/_dynamo/symbolic_convert.py", (), "torch.compile"),
     ("torch/_inductor/compile_fx.py", (), "torch.compile"),
-    (_C10D, ("new_group", "split_group"), "new_group"),
+    (_C10D, ("new_group", "split_group"), NEW_GROUP),
     (_C10D, ("monitored_barrier",), "monitored_barrier"),
     (_C10D, ("recv",), "recv from any source"),  # messages.py sees the others
     ("torch/utils/data/dataloader.py", ("__next__", "__iter__"), "DataLoader"),

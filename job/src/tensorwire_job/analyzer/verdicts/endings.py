@@ -302,9 +302,9 @@ class Ended:
         are_secondary = not certain and all(ends.is_secondary(ranks[number]) for number in first)
         is_firm = is_first and not aborted and not are_secondary and not ends.has_compared(ranks[first[0]])
         basis = Basis.STATE if is_firm else Basis.COMPARISON
-        if are_secondary and all(rank.setup == "in init" for rank in ranks.values()):
+        if are_secondary and ends.are_within_init(ranks.values(), [ranks[number] for number in first]):
             first, basis = [], Basis.REMAINDER
-            facts.append("all ranks were in init_process_group: the first that gave up is not to blame for that")
+            facts.append("no rank had come out of init_process_group: the first that gave up is not to blame for that")
         if are_secondary and len(first) > 1 and not all_of:
             first, sides, basis = [], [[number] for number in first], Basis.REMAINDER
         victims = len(others) + len(waiting)
