@@ -304,5 +304,6 @@ def _calls_since_stray(calls: Sequence[Hashable], times: Mapping[tuple[Hashable,
     for index, (before, call) in enumerate(pairwise(calls), 2):
         if before in known and times[before, call] == 1:
             since = len(calls) - index
-        known.add(before)
+        if call != before:  # only then it is known what follows
+            known.add(before)
     return since

@@ -297,7 +297,8 @@ class Ended:
             why = "as gloo does on more data than it expects, though what is known of the calls agrees"
             facts.append(f"{words.ranks(aborted)} aborted, {why}")
         are_secondary = not certain and all(ends.is_secondary(ranks[number]) for number in first)
-        basis = Basis.STATE if is_first and not aborted and not are_secondary else Basis.COMPARISON
+        is_firm = is_first and not aborted and not are_secondary and not ends.has_compared(ranks[first[0]])
+        basis = Basis.STATE if is_firm else Basis.COMPARISON
         if are_secondary and all(rank.setup == "in init" for rank in ranks.values()):
             first, basis = [], Basis.REMAINDER
             facts.append("all ranks were in init_process_group: the first that gave up is not to blame for that")

@@ -191,14 +191,12 @@ class Part:
         )  # fmt: skip
 
     def _are_alike(self, wait: Wait, ranks: list[int]) -> bool:
-        """Whether these live, made the same last call, and show nothing of what they do: so many may be where they
-        should be, and those that wait for them not."""
+        """Whether these live, made their last call in one line, and show nothing of what they do: so many may be where
+        they should be, and those that wait for them not."""
         found = [self.job.ranks[number] for number in ranks]
-        last = found[0].calls[-1:]
-        return wait.group is not None and all(
-            rank.calls and rank.calls[-1:] == last and rank.process.life == "running"
-            and rank.activity in ("", FOR_LOCK)
-            for rank in found
+        last = {(call.line, call.operation.name) for rank in found for call in rank.calls[-1:]}
+        return wait.group is not None and len(last) == 1 and all(
+            rank.calls and rank.process.life == "running" and rank.activity in ("", FOR_LOCK) for rank in found
         )  # fmt: skip
 
     def _stopped_inside(self, wait: Wait, ranks: list[int]) -> list[int]:

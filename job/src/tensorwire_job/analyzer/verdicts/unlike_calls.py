@@ -188,7 +188,7 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
             lists[group.id[:_NAME]][members] = group
             names[members].append(group.holders)
     crossed = {members: made for members, made in names.items() if len(made) > 1 and _are_apart(made)}
-    unlike = [made for made in lists.values() if len(made) > 1 and _are_apart([g.holders for g in made.values()])]
+    unlike = [made for made in lists.values() if len(made) > 1 and _are_apart(_holders(made))]
     certain = [made for made in unlike if _contradict(made) or not crossed.keys().isdisjoint(made)]
     held = [group for made in certain for group in made.values()]
     if not any(wait.call == NEW_GROUP or wait.group in held for wait in waits):
@@ -196,7 +196,11 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
     found = certain or [made for made in unlike if any(_stands_still(group, waits) for group in made.values())]
     if not found:
         return None
-    holders = [[sorted(group.holders) for group in made.values()] for made in found]
+    # With those who may come to a list, as they have made none of the name, nor this list under another.
+    holders = [
+        [sorted(g.holders.union(() if _contradict(made) else set(m).difference(*_holders(made), *names[m])))
+         for m, g in made.items()] for made in found
+    ]  # fmt: skip
     sides = [sorted(each, key=lambda side: (-len(side), side)) for each in holders]
     few = [set(minority(each)) for each in sides]
     blamed = [own or set().union(*each) for own, each in zip(few, sides, strict=True)]
@@ -221,6 +225,10 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
         Basis.STATE if set(suspects) in few else Basis.COMPARISON, victims=len(blocked.difference(suspects)),
         sides=[] if suspects else sides[0], seconds=max(wait.seconds for wait in waits),
     )  # fmt: skip
+
+
+def _holders(made: _Lists) -> list[set[int]]:
+    return [group.holders for group in made.values()]
 
 
 def _are_apart(holders: Sequence[set[int]]) -> bool:

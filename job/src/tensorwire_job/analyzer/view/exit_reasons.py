@@ -27,6 +27,10 @@ _SECONDARY = (
     "sighup",
 )  # fmt: skip
 _INTERRUPTED = re.compile(r"keyboardinterrupt|\bsig(int|term|hup)\b|\bsignal (1|2|15)\b", re.IGNORECASE)
+# A check has failed, perhaps of what another rank has sent.
+_COMPARED = re.compile(
+    r"^assert|\bexpect|\bgot\b(?! an unexpected)|mismatch|\bdiffer|\bmatch|\bequal|inconsistent", re.IGNORECASE
+)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 TOGETHER = 10.0  # in which a signal reaches all ranks, if one after the other; what comes later is another one
 SAME_SECONDS = 1.0  # times that are known to a poll
@@ -75,6 +79,11 @@ def has_own_words(rank: Rank) -> bool:
 def has_failed(rank: Rank) -> bool:
     """Whether its own error ended what it was there for. "exit" is what a process says that ends well or not."""
     return has_own_words(rank) and rank.process.exit_kind != "end" and not rank.process.exit_reason.startswith("exit")
+
+
+def has_compared(rank: Rank) -> bool:
+    """Whether its own error is that two values differ: either may be of another rank."""
+    return has_failed(rank) and bool(_COMPARED.search(rank.process.exit_reason))
 
 
 def alike(ranks: Mapping[int, Rank]) -> list[int]:
