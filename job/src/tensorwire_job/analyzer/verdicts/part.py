@@ -20,7 +20,8 @@ from ..view.histories import out_of_habit, out_of_step
 from ..view.job import RUNS
 from ..view.transport import Blame
 from ..view.waits import IN_INIT, Wait, most_prominent
-from .unlike_calls import inconsistent, parted, unlike_calls, unlike_groups
+from .unlike_calls import inconsistent, parted, unlike_calls
+from .unlike_groups import unlike_groups
 
 if TYPE_CHECKING:
     from ...model import Code
