@@ -18,7 +18,7 @@ from ..view.work import LEAST_SECONDS
 from .part import Part, all_entered
 
 if TYPE_CHECKING:
-    from ...model import Finding, Rank
+    from ...model import Finding
     from ..view.job import Job, Verdict
     from ..view.waits import Wait
 
@@ -125,27 +125,19 @@ def _left_behind(job: Job) -> list[Verdict]:
     ranks = [rank for number, rank in job.ranks.items() if number not in left]
     if not left or len(job.ranks) < job.world_size or any(job.ranks[number].process.is_alive for number in left):
         return []
-    idle = [_still_for(rank) for rank in ranks if rank.setup == "initialized"]
-    are_idle = len(idle) == len(ranks) and min(idle, default=0.0) >= gate
-    if not are_idle or any(job.phases.get(rank.rank) or job.doing(rank) or job.is_busy(rank) for rank in ranks):
-        return []
+    are_in_none = all(rank.setup == "initialized" and not (rank.is_waiting or rank.longest_open) for rank in ranks)
     numbers = [rank.rank for rank in ranks]
+    idle = _idle_seconds(job, numbers, {}) if ranks and are_in_none else 0.0
+    if idle < gate or any(job.phases.get(rank.rank) or job.doing(rank) or job.is_busy(rank) for rank in ranks):
+        return []
     has = words.verb(numbers, "has", "have")
     return [
         job.verdict(
             "hang", "TW-H1", None, numbers,
             f"{words.ranks(numbers)} {has} not come to the end, as all other ranks have, and {has} done nothing since",
-            [job.account(number) for number in numbers[:MAX_SUSPECTS]], Basis.COMPARISON, victims=0, seconds=min(idle),
+            [job.account(number) for number in numbers[:MAX_SUSPECTS]], Basis.COMPARISON, victims=0, seconds=idle,
         )
     ]  # fmt: skip
-
-
-def _still_for(rank: Rank) -> float:
-    """Since it completed anything; 0 of one that waits."""
-    if rank.is_waiting or rank.longest_open:
-        return 0.0
-    ages = [rank.setup_seconds, *(group.idle_seconds for group in rank.process_groups)]
-    return min((age for age in ages if age is not None), default=0.0)
 
 
 def find_no_progress(job: Job, first_seen: dict[int, float]) -> list[Verdict]:
