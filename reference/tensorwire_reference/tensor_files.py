@@ -23,6 +23,7 @@ from .hashes import content_hash
 from .header import FIXED_NBYTES, MAX_NDIM, Header, parse_fixed
 from .manifest import OF_TENSORS, check_required, is_plain, read_manifest
 
+_ZIP = b"PK\3\4"
 MAX_LINKS = 100
 MAX_RELATIVE = 16
 
@@ -57,7 +58,10 @@ class Checkpoint:
     def open(self, path: str) -> "TensorFile":
         """Raises KeyError if there is no such file."""
         if path not in self._opened:
-            self._opened[path] = TensorFile(self.files[path], self, path)
+            content = self.files[path]
+            if content[:4] == _ZIP:
+                raise BaseMismatchError(f"a torch file {path!r} is no base here: compress it, and name the result")
+            self._opened[path] = TensorFile(content, self, path)
         return self._opened[path]
 
     @cached_property

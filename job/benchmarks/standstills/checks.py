@@ -28,7 +28,7 @@ _EACH_NAMES = (
     "ValueError: [rank {own}] batch of {n} rows, but rank {other} has {m}",
 )
 _ALL_NAME = (
-    "CheckpointException: CheckpointException ranks:dict_keys([{other}]) Traceback: missing key model.{n} (RANK {other})",
+    "CheckpointException: CheckpointException ranks:dict_keys([{other}]) missing key model.{n} (RANK {other})",
     "ExchangeError: rank {other} sends another tensor, or has another codec for it",
     "RuntimeError: worker of rank {other} failed in step {n}",
 )

@@ -60,7 +60,7 @@ class Making:
         return self.settle()
 
     def settle(self) -> list[Act]:
-        while any([self._advance(rank) for rank in self._acts]):
+        while any(self._advance(rank) for rank in self._acts):
             pass
         return [act for rank, act in self._acts.items() if self._num_connected[rank] == len(self.members[rank])]
 

@@ -55,15 +55,19 @@ def _mix() -> str:
         [
             f"- Ranks: 2 in {100 * standstill.SHARE_OF_TWO_RANKS:.0f} % of the programs, else {worlds} alike.",
             "- Programs: 3 to 7 blocks, repeated in 2 to 4 steps; a fifth of the blocks only in every other step.",
-            "- Blocks: collectives of the world, of a mesh or of an odd group, buckets that do not wait, all_to_all,",
-            "  messages, pipelines, rings, a server that receives from any, keys of the store, counters of the store that",
-            "  ranks poll, file locks, a thread with a collective of its own, barriers and monitored barriers. In a fifth of",
-            "  the programs one line calls most collectives.",
+            *_lines(
+                "- Blocks: collectives of the world, of a mesh or of an odd group, buckets that do not wait, "
+                "all_to_all, messages, pipelines, rings, a server that receives from any, keys of the store, counters "
+                "of the store that ranks poll, file locks, a thread with a collective of its own, barriers and "
+                "monitored barriers. In a fifth of the programs one line calls most collectives."
+            ),
             *_lines(f"- Faults: one of {len(faults.KINDS)} kinds, drawn alike: {', '.join(faults.KINDS)}."),
             "  A fault befalls one call of one rank, drawn alike from those that it can befall.",
             f"- In {100 * standstill.SHARE_OF_LAUNCHERS:.0f} % a launcher ends all processes once one has failed.",
-            f"- In {100 * standstill.SHARE_OF_CAUGHT:.0f} % of the jobs of which no process dies by itself, ranks have caught",
-            "  a signal before.",
+            *_lines(
+                f"- In {100 * standstill.SHARE_OF_CAUGHT:.0f} % of the jobs of which no process dies by itself, ranks "
+                "have caught a signal before."
+            ),
             f"- {100 * standstill.SHARE_OF_TWO:.0f} % have a second fault.",
             f"- Pages: in {noise} each, the page of one rank is late (an earlier time for the first two looks), stale",
             "  (an earlier time for good) or missing.",
@@ -73,8 +77,8 @@ def _mix() -> str:
 
 def _forms(forms: dict[str, dict[str, Any]]) -> str:
     about = (
-        "Shares are those of standstills with one fault, a rank to blame of which pages tell, and fresh pages. A mix of\n"
-        "more kinds of faults is another one: its figures are not to be compared with those of the rows before."
+        "Shares are those of standstills with one fault, a rank to blame of which pages tell, and fresh pages. A mix\n"
+        "of more kinds of faults is another one: its figures are not to be compared with those of the rows before."
     )
     rows = [found | {"form": name, "total": _total(found)} for name, found in forms.items()]
     return f"{about}\n\n{of_columns(_FORMS, rows)}"

@@ -18,7 +18,6 @@ from pathlib import Path
 import torch.distributed as dist
 
 _QUIET_SECONDS = 4.0  # without any change: a standstill
-_CPU_STEP = 5  # ticks that a rank may use meanwhile: one that ends may take longer where others use the CPUs
 _MOST_SECONDS = 40.0
 
 
@@ -80,17 +79,18 @@ def _watch(child: int, told: Path, size: int) -> int | None:
         if status is None:
             done, code = os.waitpid(child, os.WNOHANG)
             status = os.waitstatus_to_exitcode(code) if done else None
-        parts = [_text(told / str(r)) + _text(told / f"{r}.err") + f" {_cpu_ticks(told, r)}" for r in range(size)]
-        now = " ".join([str(status), *parts])
+        now = f"{status} " + " ".join(_text(told / str(rank)) + _text(told / f"{rank}.err") for rank in range(size))
+        if any(_is_runnable(_text(told / "pid" / str(rank))) for rank in range(size)):
+            since = time.monotonic()  # it may wait for a CPU for long
         if now != before:
             before, since = now, time.monotonic()
     return status
 
 
-def _cpu_ticks(told: Path, rank: int) -> int:
-    """In steps; 0 once the process is gone."""
-    fields = _text(Path("/proc") / _text(told / "pid" / str(rank)) / "stat").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) // _CPU_STEP if fields else 0
+def _is_runnable(pid: str) -> bool:
+    """Whether a thread of this process is."""
+    threads = (_text(path).rpartition(")")[2].split() for path in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return any(fields[:1] == ["R"] for fields in threads)
 
 
 def _text(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +91,48 @@ def test_who_keeps_a_file_lock_explains_the_standstill_and_not_who_waits_for_it(
     assert explanations(player) == [0]
 
 
-@pytest.mark.parametrize("kind", ["spin", "slipped into a lock", "lock held elsewhere"])
-def test_who_spins_and_who_keeps_a_lock_is_found(kind):
-    """With fresh pages and one fault the culprit is named, or a side; dead as alive."""
-    counts = dict.fromkeys(measure.OUTCOMES, 0)
-    for seed in range(20):
-        found = standstill.make(seed, (kind,))
+def judged(kind, seeds):
+    """What is said of the plain standstills of a kind: the outcome and the confidence of each."""
+    said = []
+    for found in (standstill.make(seed, (kind,)) for seed in range(seeds)):
         if not (found.is_over or found.noise_kind or found.num_faults > 1):
             told = score.judge(found.player)
-            counts[told.outcome(found.fault.culprits)] += 1
+            said.append((told.outcome(found.fault.culprits), told.confidence))
+    return said
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "spin", "slipped into a lock", "lock held elsewhere", "groups in another order", "named by others",
+        "unlike a reference",
+    ],
+)  # fmt: skip
+def test_who_is_told_by_what_ranks_hold_made_or_say_is_found(kind):
+    """With fresh pages and one fault the culprit is named, or a side; dead as alive."""
+    counts = Counter(outcome for outcome, _ in judged(kind, 20))
     assert counts[score.WRONG] == 0, counts
-    assert counts[score.RIGHT] >= 0.6 * sum(counts.values()), counts
-    assert counts[score.NOTHING] <= 0.1 * sum(counts.values()), counts
+    assert counts[score.RIGHT] >= 0.5 * counts.total(), counts
+    assert counts[score.NOTHING] <= 0.1 * counts.total(), counts
+
+
+@pytest.mark.parametrize("kind", ["a group of other members", "stuck before polling"])
+def test_what_pages_tell_in_part_names_no_other(kind):
+    counts = Counter(outcome for outcome, _ in judged(kind, 16))
+    assert counts[score.WRONG] == 0, counts
+    assert counts[score.RIGHT] + counts[score.OPEN] >= 0.4 * counts.total(), counts
+
+
+@pytest.mark.parametrize("kind", ["race of threads", "groups of their own"])
+def test_where_no_rank_is_to_blame_none_is_named(kind):
+    assert {outcome for outcome, _ in judged(kind, 16)} == {score.RIGHT}
+
+
+@pytest.mark.parametrize("kind", ["words that name none", "one speaks for another", "failed alike"])
+def test_words_that_tell_nothing_of_the_culprit_give_no_high_confidence(kind):
+    said = judged(kind, 16)
+    assert said
+    assert "high" not in {confidence for _, confidence in said}
 
 
 def test_a_counter_of_the_store_is_full_once_all_have_added_and_who_has_not_explains_the_standstill():

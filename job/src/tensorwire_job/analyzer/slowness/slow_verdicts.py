@@ -181,7 +181,8 @@ def _verdict(job: Job, one: Slow) -> Verdict:
         return _finding(job, one, "TW-S1", one.late, basis, _waits(job, one))
     if not one.p > job.thresholds.transfer_share:  # or there is none
         return _slow_transfer(job, one, edges, basis)
-    suspects = one.late + [number for number in (edges.suspects if edges else []) if number not in one.late]
+    apart = transport.busy(job, list(one.group.members), job.thresholds.slow_seconds, one.late)
+    suspects = one.late + (apart.suspects if apart else [])
     facts = _waits(job, one) + (edges.evidence if edges else [])
     return _finding(job, one, "TW-S3", suspects, Basis.COMPARISON, facts)
 

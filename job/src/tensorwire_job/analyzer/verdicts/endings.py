@@ -18,6 +18,7 @@ from ..view import exit_reasons as ends
 from ..view.past import rewound
 from .hangs import find_hangs
 from .unlike_calls import parted, unlike_calls
+from .unlike_groups import unlike_groups
 
 if TYPE_CHECKING:
     from ...model import Rank
@@ -116,7 +117,7 @@ class Ended:
             return [] if self.outlives_it else self._asked_alone()
         first, _ = _first(failed)
         if not own_words and self._is_time(first):
-            unlike = unlike_calls(job)
+            unlike = unlike_calls(job) or (unlike_groups(job) if any(map(_aborted, failed.values())) else None)
             if unlike is not None:
                 unlike.finding.evidence += _evidence([failed[n] for n in list(failed)[:MAX_SUSPECTS]])
                 return [unlike]
@@ -299,9 +300,9 @@ class Ended:
         are_secondary = not certain and all(ends.is_secondary(ranks[number]) for number in first)
         is_firm = is_first and not aborted and not are_secondary and not ends.has_compared(ranks[first[0]])
         basis = Basis.STATE if is_firm else Basis.COMPARISON
-        if are_secondary and all(rank.setup == "in init" for rank in ranks.values()):
+        if are_secondary and ends.are_within_init(ranks.values(), [ranks[number] for number in first]):
             first, basis = [], Basis.REMAINDER
-            facts.append("all ranks were in init_process_group: the first that gave up is not to blame for that")
+            facts.append("no rank had come out of init_process_group: the first that gave up is not to blame for that")
         if are_secondary and len(first) > 1 and not all_of:
             first, sides, basis = [], [[number] for number in first], Basis.REMAINDER
         victims = len(others) + len(waiting)

@@ -183,21 +183,24 @@ def unread(job: Job, ranks: Collection[int]) -> Blame | None:
     return _few(suspects, ranks, lambda number: _lie_unread(number, queues[number]))
 
 
-def busy(job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
+def busy(job: Job, ranks: Collection[int], seconds: float, late: Collection[int] = ()) -> Blame | None:
     """The endpoint common to the edges that had data in flight, or lost it, far more than the ordinary edge.
 
-    In a ring all edges move the same bytes, so their rate does not place a slow link; the share of time does.
+    In a ring all edges move the same bytes, so their rate does not place a slow link; the share of time does. An edge
+    at a late rank is busy, and loses what that one has no room for, because it is late.
     """
     flows = _flows(job, ranks, _before(job, seconds))
     shares, ordinary = flows.shares, flows.ordinary
     are_busy = (shares >= max(_BUSY, _NEAR * shares.max(initial=0.0))) & (shares >= _DISTINCT * ordinary)
-    are_lossy = (flows.retransmits >= _LOSSY) & (5 * flows.retransmits >= flows.retransmits.sum())
-    if not (are_busy | are_lossy).any():
+    are_lossy = (flows.retransmits >= _LOSSY) & (5 * flows.retransmits >= flows.retransmits.sum()) & (shares >= _BUSY)
+    are_apart = ~(np.isin(flows.senders, list(late)) | np.isin(flows.receivers, list(late)))
+    striking = (are_busy | are_lossy) & are_apart
+    if not striking.any():
         return None
     # The other edges of a slow link tell its two ends apart, with what little they carry: that they lose packets at
     # all counts, not how many, since that goes with what they carry.
     excess = np.maximum(0.0, shares - ordinary) + np.minimum(1.0, flows.retransmits / _LOSSY)
-    return _endpoints(flows, excess, are_busy | are_lossy, Basis.COMPARISON)
+    return _endpoints(flows, excess * are_apart, striking, Basis.COMPARISON)
 
 
 def _before(job: Job, seconds: float) -> Sample:
@@ -258,11 +261,12 @@ def _endpoints(flows: Flows, weights: Floats, striking: Bools, basis: Basis) -> 
     """
     busiest = np.argsort(np.where(striking, -flows.shares, np.inf), kind="stable")
     facts = [flows.told(place) for place in busiest[: min(striking.sum(), _MAX_FACTS)]]
-    ends_of = zip(flows.senders.tolist(), flows.receivers.tolist(), strict=True)
+    ends_of = list(zip(flows.senders.tolist(), flows.receivers.tolist(), strict=True))
+    to_explain = {ends for ends, is_striking in zip(ends_of, striking.tolist(), strict=True) if is_striking}
     left = {ends: weight for ends, weight in zip(ends_of, weights.tolist(), strict=True) if weight > 0}
     suspects: list[int] = []
     most = 0.0
-    while left and len(suspects) < MAX_SUSPECTS:
+    while to_explain & left.keys() and len(suspects) < MAX_SUSPECTS:
         scores, sends = Counter[int](), Counter[int]()
         for (sender, receiver), weight in left.items():
             scores.update({sender: weight, receiver: weight})  # weights add up as counts do
