@@ -9,15 +9,14 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 from ... import words
+from ...confidence import Basis
+from ...model import NEW_GROUP
 from ..graph import Entry, first_differences
-from ..view.confidence import Basis
-from ..view.waits import NEW_GROUP
 from .unlike_calls import minority
 
 if TYPE_CHECKING:
     from ..view.groups import Group
-    from ..view.job import Job
-    from ..view.verdict import Verdict
+    from ..view.job import Job, Verdict
     from ..view.waits import Wait
 
 _NAME = 8  # digits of an id, see ProcessGroup
