@@ -261,3 +261,17 @@ def test_what_appears_meanwhile_stays(small: Path, tmp_path: Path, monkeypatch: 
 def test_names_that_windows_cannot_hold() -> None:
     assert all(map(is_windows_name, ["a", "model.safetensors", ".gitattributes", "console", "com", "\u00e4"]))
     assert not any(map(is_windows_name, ["con", "NUL.txt", "a:b", "a.", "a ", "x\n", "lpt1.safetensors", "q?"]))
+
+
+def test_a_plain_torch_file_is_no_base(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    weights = torch.arange(40_000, dtype=torch.float32)
+    for name in ("old.pt", "new.pt"):
+        torch.save({"w": weights}, tmp_path / name)
+        weights[5] += 1
+    compress_checkpoint(tmp_path / "new.pt", tmp_path / "delta", base=tmp_path / "old.pt")
+    with pytest.raises(BaseMismatchError, match="compress it, and name the result"):
+        decompress(tmp_path / "delta", tmp_path / "x", [tmp_path / "old.pt"])
+    compress_checkpoint(tmp_path / "old.pt", tmp_path / "packed")
+    decompress(tmp_path / "delta", tmp_path / "x", [tmp_path / "packed"])
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "new.pt").read_bytes()

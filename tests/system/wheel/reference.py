@@ -1,6 +1,7 @@
 """What the wheel of the reference has to do in a bare environment: `python reference.py` with it and NumPy alone.
 
-Restores every golden file and directory that has an original, by the command, and compares every byte.
+Decodes every golden frame, and restores every golden file and directory that has an original by the command; compares
+every byte.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import tensorwire_reference
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "checkpoints" / "v1"
+FRAMES = Path(__file__).resolve().parents[2] / "golden" / "v1"
+GOLDEN = FRAMES.parent / "checkpoints" / "v1"
 OTHERS = ("ml_dtypes", "safetensors", "tensorwire", "torch", "xxhash")
 
 
@@ -26,6 +28,16 @@ def digests(path: Path) -> dict[str, str]:
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
     found = {each.relative_to(path).as_posix(): hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
     return {"" if name == "." else name: digest for name, digest in found.items()}
+
+
+def decode_frames() -> int:
+    """How many golden frames were decoded."""
+    entries = json.loads((FRAMES / "manifest.json").read_text())["frames"]
+    for entry in entries:
+        base = None if entry["base"] is None else (FRAMES / "bases" / entry["base"]).read_bytes()
+        data = tensorwire_reference.decode((FRAMES / f"{entry['name']}.tw").read_bytes(), base).data
+        assert hashlib.sha256(data).hexdigest() == entry["sha256"], entry["name"]
+    return len(entries)
 
 
 def main() -> None:
@@ -41,8 +53,8 @@ def main() -> None:
             command = [sys.executable, "-I", "-m", "tensorwire_reference", "decompress", GOLDEN / entry["path"], *base]
             subprocess.run([*command, "-o", out], check=True, stdout=subprocess.DEVNULL)
             assert digests(out) == entry["originals"], entry["path"]
-    version, python = metadata.version("tensorwire-reference"), sys.version.split()[0]
-    print(f"tensorwire-reference {version} on Python {python}, NumPy {np.__version__}: restored {len(entries)} goldens")
+    version = f"{metadata.version('tensorwire-reference')} on Python {sys.version.split()[0]}, NumPy {np.__version__}"
+    print(f"tensorwire-reference {version}: {decode_frames()} frames decoded, {len(entries)} originals restored")
 
 
 if __name__ == "__main__":

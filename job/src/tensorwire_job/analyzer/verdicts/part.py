@@ -253,6 +253,8 @@ class Part:
         beating = [number for number in named if not job.are_stale([number])]
         working = {number: doing for number in beating if (doing := job.doing(job.ranks[number]))}
         doubts += [f"rank {number} makes progress by itself: it {doing}" for number, doing in list(working.items())[:3]]
+        if len(wait.inside) == 1 == len(named) and out_of_habit(job.columns, [*wait.inside, *named]) == wait.inside:
+            doubts.append(f"{words.ranks(wait.inside)} may be in the wrong place: {_OUT_OF_HABIT}")
         if wait.call == IN_INIT and job.runnable.intersection(beating) and not working:
             doubts.append(f"{words.ranks(named)} may be on the way")
         return doubts
