@@ -11,7 +11,7 @@ import pytest
 from job.tests.support.analyzed import SECONDS, everything, last, only, told, watch
 from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
 from job.tests.support.observed_jobs import every_rank, healthy, job_at_rate
-from tensorwire_job.analyzer.slowness.throughput import Rounds, Throughput, merge
+from tensorwire_job.analyzer.slowness.slow import Rounds, Throughput, merge
 from tensorwire_job.analyzer.view.groups import Groups
 from tensorwire_job.columns import RankColumns
 from tensorwire_job.model import Observation, ProcessGroup, Timing
@@ -81,6 +81,29 @@ def test_both_on_two_ranks(culprit: int) -> None:
     at = job_at_rate({culprit: 0.5}, 0.5, timed_after=0.0, edges=busy((culprit + 2) % WORLD))
     finding = only(last(at, 60))
     assert (finding.code, sorted(finding.suspects)) == ("TW-S3", sorted([culprit, (culprit + 2) % WORLD]))
+
+
+@every_rank
+def test_what_is_lost_on_the_way_to_a_late_rank_accuses_no_sender(culprit: int) -> None:
+    """It has no room for what it does not read. Some is lost elsewhere as well, as on a busy machine."""
+
+    def edges(time: float) -> list[Any]:
+        return ring(
+            busy_seconds=lambda a, b: 0.3 * time,
+            retransmits=lambda a, b: int((2.0 if b == culprit else 0.9) * max(0.0, time - 20)),
+        )
+
+    assert told(last(job_at_rate({culprit: 0.5}, 0.5, timed_after=0.0, edges=edges), 60)) == ("TW-S3", [culprit])
+
+
+def test_an_edge_that_is_idle_most_of_the_time_is_not_waited_for_though_it_loses_packets() -> None:
+    def edges(time: float) -> list[Any]:
+        return ring(
+            busy_seconds=lambda a, b: 0.1 * time,
+            retransmits=lambda a, b: int(30 * max(0.0, time - 20)) if a == 1 else 0,
+        )
+
+    assert told(last(job_at_rate(transfer=0.5, timed_after=0.0, edges=edges), 60)) == ("TW-S2", [])
 
 
 @every_rank

@@ -62,11 +62,11 @@ def apply_checkpoint(
 ) -> CheckpointReport:
     """Change `base` in place into the checkpoint that `src`, which is relative to it, was made from.
 
-    What is written is what ``decompress_checkpoint(src, dst, base=base)`` writes. Before the first file is changed all
-    of them are checked: each must be that of the base, or the new one already; and the data of `src` must be whole, by
-    its checksums. Each file is then replaced in one step, so that it is the old or the new one whenever the process
-    ends; the same call, given again, does the rest. To apply a delta twice changes nothing. There must be room for the
-    largest file once more.
+    What is written is what ``decompress_checkpoint(src, dst, base=base)`` writes, a checking reader too. Before the
+    first file is changed all of them are checked: each must be that of the base, or the new one already; and the data
+    of `src` must be whole, by its checksums. Each file is then replaced in one step, so that it is the old or the new
+    one whenever the process ends; the same call, given again, does the rest. To apply a delta twice changes nothing.
+    There must be room for the largest file once more.
 
     Args:
         src: a compressed file or directory with relative frames.

@@ -119,7 +119,8 @@ def decompress_checkpoint(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> CheckpointReport:
-    """Restore the files that were compressed, byte for byte, and check them against their SHA-256.
+    """Restore the files that were compressed, byte for byte, and check them against their SHA-256: a checking reader
+    (docs/format.md).
 
     A file that holds tensors is restored exactly, or the call fails. Other files in a directory, such as a
     README.md, may have been edited or lost since. Where the manifest holds the original of one it is restored, another
@@ -163,7 +164,7 @@ def transcode_checkpoint(
 
     The result is the one that compressing what `decompress_checkpoint` gives would give, with `base` in both. So
     what is relative stays so, and what is not becomes relative to a `base` that is given. The content is checked on
-    the way. Arguments and errors are those of `decompress_checkpoint`.
+    the way, by a checking reader. Arguments and errors are those of `decompress_checkpoint`.
     """
     options = _Settings(
         profile=profile, base=base, strict=strict, threads=threads, force=force, storage_options=storage_options

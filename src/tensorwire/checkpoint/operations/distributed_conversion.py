@@ -65,7 +65,8 @@ def convert_checkpoint(
     """Write what a distributed checkpoint of torch holds as plain files that other tools read.
 
     The tensors are put together of the parts that the ranks have saved, each with the bytes of ``full_tensor()``. Each
-    part is read once. One tensor at a time is in memory, and a part of it beside it.
+    part is read once, by a trusting reader of plain frames, a checking reader of all else (docs/format.md). One tensor
+    at a time is in memory, and a part of it beside it.
 
     Args:
         src: the directory that `TensorwireWriter` or torch's FileSystemWriter has saved to. The latter needs PyTorch.

@@ -79,6 +79,9 @@ def load_file(
 ) -> dict[str, Any]:
     """Read all tensors of a file or directory, plain or compressed.
 
+    It is a trusting reader of plain frames, and a checking reader of relative ones and of tensors that are stored as
+    themselves (docs/checkpoints.md, "What is checked").
+
     Args:
         path: as for `open_file`.
         framework: "np" for NumPy arrays (ml_dtypes for dtypes that NumPy lacks), "pt" for torch tensors, or "bytes",
@@ -145,8 +148,9 @@ def open_file(
 ) -> TensorReader[Any]:
     """Open a file or directory, plain or compressed, to read some of it. Use it in a ``with`` statement.
 
-    It takes the place of ``safetensors.safe_open``. Arguments are those of `load_file`; `verify` holds for all that is
-    read, and `max_nbytes` for what one call reads: a tensor, the rows of a slice, or all tensors.
+    It takes the place of ``safetensors.safe_open``. Arguments are those of `load_file`, and so is what is checked of
+    whole tensors; of slices it is a trusting reader. `verify` holds for all that is read, and `max_nbytes` for what one
+    call reads: a tensor, the rows of a slice, or all tensors.
 
     Args:
         path: a safetensors file; or a directory, whose shards are read as one file; or an index

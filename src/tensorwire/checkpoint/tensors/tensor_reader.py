@@ -104,7 +104,8 @@ class TensorReader(Generic[Array]):
         return {key: text for each in found for key, text in each.items()} if found else None
 
     def get_tensor(self, name: str) -> Array:
-        """One whole tensor, checked unless the reader was opened without `verify`.
+        """One whole tensor, checked unless the reader was opened without `verify`: a trusting reader of plain frames, a
+        checking reader of all else.
 
         Raises:
             KeyError: there is no tensor of this name.
@@ -158,8 +159,8 @@ class TensorReader(Generic[Array]):
         hash, or the reader was opened without `verify`.
 
         Each block that is decoded is checked, and after each slice that the file of the base was not written to. The
-        rows that come out are not hashed, because a content hash is of the whole tensor; so of a plain tensor nothing
-        is checked, unless it is empty.
+        rows that come out are not hashed, because a content hash is of the whole tensor: this is a trusting reader. So
+        of a plain tensor nothing is checked, unless it is empty.
 
         Raises:
             KeyError, UnsupportedTensorError: as for `get_tensor`; indexing raises its other errors.
