@@ -62,7 +62,6 @@ def test_one_rank_that_makes_the_groups_of_a_mesh_in_another_order(seed: int) ->
     assert culprit in told or not told
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("seed", range(20))
 def test_one_rank_that_makes_its_own_groups_of_a_mesh_in_another_order(seed: int) -> None:
     """torch names a group that its members alone make by its list, and by how many groups its maker has: then one list
@@ -117,15 +116,15 @@ def test_a_group_that_was_made_anew_is_no_other_list() -> None:
     ]
     finding = found(ranks)
     assert (finding.code, finding.suspects) == ("TW-H1", [1])
-=======
+
+
 @pytest.mark.parametrize("culprit", range(3))
 def test_who_made_other_members_than_one_that_was_aborted_in_the_group(culprit: int) -> None:
     """gloo aborts a rank that is sent more than it expects: it knows of fewer members, or another does."""
     lists = {number: range(3) if number == culprit else range(4) for number in range(4)}
-    ends = {
-        number: dead(60.0, "killed by SIGABRT" if number == (culprit + 1) % 4 else "RuntimeError: Connection closed")
-        for number in range(4)
-    }
+    victim = (culprit + 1) % 4
+    ends = {n: dead(60.0, "RuntimeError: Connection closed") | {"exit_kind": "failure"} for n in range(4)}
+    ends[victim] = dead(60.1, "killed by SIGABRT") | {"exit_kind": "crash"}
     finding = found([rank(n, held(1, lists[n], entered=1), world=4, **ends[n]) for n in range(4)])
     assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
 
@@ -135,7 +134,6 @@ def test_halves_that_have_not_all_come_to_their_group_are_sides() -> None:
     lists = {0: [range(0, 4, 2)], 1: [range(1, 4, 2)], 2: [range(0, 4, 2)], 3: []}
     finding = found([makes(number, 4, made_by(number, lists[number])) for number in range(4)])
     assert (finding.suspects, finding.sides) == ([], [[0, 2], [1, 3]])
->>>>>>> generator
 
 
 def test_halves_that_make_one_group_each_are_sides_where_they_stand_still_in_it() -> None:

@@ -104,15 +104,7 @@ def test_what_is_said_later_names_none() -> None:
     assert (finding.suspects, finding.confidence) == ([3], "high")
 
 
-<<<<<<< HEAD
-CHECKS = [
-    "ValueError: expected 32 rows, got 31",
-    "AssertionError: loss is not finite",
-    "ValueError: rank {}: sums differ",
-]
-=======
 CHECKS = ["ValueError: expected 32 rows, got 31", "AssertionError: loss is not finite", "ValueError: {} sums differ"]
->>>>>>> generator
 OF_ITS_OWN = ["OutOfMemoryError: tried to allocate 2 GiB", "ImportError: no module named apex", "OSError: disk is full"]
 
 

@@ -239,7 +239,8 @@ class _Probe:
 
     def _show_activity(self) -> None:
         """Show the activity while nothing is completed: a rank that trains is not looked at."""
-        from .activity import NEW_GROUP, main_activity
+        from ..model import NEW_GROUP
+        from .activity import main_activity
         from .file_locks import is_left_by_death
 
         is_busy = self._sampler is not None and self._sampler.has_completed_some()

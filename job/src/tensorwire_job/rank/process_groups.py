@@ -20,6 +20,10 @@ TORCH_FUNCTIONS: Final = "distributed_c10d.py"
 _MAX_UNUSED: Final = 32  # groups in the page that have a slot before their first operation: some are never used
 
 
+_Named = tuple[str, str, str, Sequence[int]]
+"""torch's name of a group, its description, its backend, and its ranks where torch does not have it yet."""
+
+
 @dataclass(slots=True)
 class BackendGroup:
     """A process group on one backend."""
@@ -65,8 +69,10 @@ class BackendGroups:
         self._retire(kept)
         self._state, self._is_making = state, bool(made)
         configurations = _world.pg_backend_config
-        found = ((each.group_name, each.group_desc, _main_backend(configurations.get(each, ""))) for each in present)
-        for each in (*found, *made):
+        named: list[_Named] = [
+            (each.group_name, each.group_desc, _main_backend(configurations.get(each, "")), ()) for each in present
+        ]
+        for each in (*named, *made):
             if len(self._groups) >= _MAX_UNUSED:
                 break
             self.find(*each)
@@ -155,8 +161,8 @@ class BackendGroups:
         native.set_flag(self._handle, native.OVERFLOW, lack)
 
 
-def _in_making() -> list[tuple[str, str, str, Sequence[int]]]:
-    """What threads are about to make: torch's name of each group, its description, its backend and its ranks."""
+def _in_making() -> list[_Named]:
+    """What threads are about to make."""
     found = []
     for innermost in sys._current_frames().values():
         frame: FrameType | None = innermost

@@ -12,19 +12,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ... import words
+from ...confidence import Basis
+from ...model import MAX_SUSPECTS
 from ..view import exit_reasons as ends
-from ..view.confidence import Basis
-from ..view.job import is_waiting
 from ..view.past import rewound
-from ..view.verdict import MAX_SUSPECTS
 from .hangs import find_hangs
 from .unlike_calls import parted, unlike_calls
 from .unlike_groups import unlike_groups
 
 if TYPE_CHECKING:
     from ...model import Rank
-    from ..view.job import Job
-    from ..view.verdict import Verdict
+    from ..view.job import Job, Verdict
 
 # Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
 _MOMENT = 0.1
@@ -386,7 +384,7 @@ def _is_in_message(rank: Rank) -> bool:
     """Messages from any source, and those that ranks do not number alike, are in no comparison of calls."""
     last = rank.calls[-1].operation.is_pairwise if rank.calls else False
     is_open = any(group.is_pairwise and group.open_seconds is not None for group in rank.process_groups)
-    return last or is_open or is_waiting(rank)
+    return last or is_open or rank.is_waiting
 
 
 def _is_done(job: Job, rank: Rank) -> bool:

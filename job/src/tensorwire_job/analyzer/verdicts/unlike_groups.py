@@ -9,15 +9,14 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 from ... import words
+from ...confidence import Basis
+from ...model import NEW_GROUP
 from ..graph import Entry, first_differences
-from ..view.confidence import Basis
-from ..view.waits import NEW_GROUP
 from .unlike_calls import minority
 
 if TYPE_CHECKING:
     from ..view.groups import Group
-    from ..view.job import Job
-    from ..view.verdict import Verdict
+    from ..view.job import Job, Verdict
     from ..view.waits import Wait
 
 _NAME = 8  # digits of an id, see ProcessGroup
@@ -27,11 +26,10 @@ _Made = Mapping[Hashable, "Group"]
 """Groups of one name by their members, or groups of one list of members by their names."""
 
 
-<<<<<<< HEAD
-def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
-    """H2 where ranks stand still in a group, or make one, whose name stands for several lists, if a rank on one of them
-    has made another; sides where no rank is on two, or where one list has several names. Sound jobs may have one name
-    for groups that share no rank."""
+def unlike_groups(job: Job, waits: Sequence[Wait] = ()) -> Verdict | None:
+    """H2 where ranks stand still in a group, or make one, or where they have ended, if its name stands for several
+    lists and a rank on one of them has made another; sides where no rank is on two, or where one list has several
+    names. Sound jobs may have one name for groups that share no rank."""
     lists: dict[str, dict[Hashable, Group]] = defaultdict(dict)
     names: dict[Hashable, dict[Hashable, Group]] = defaultdict(dict)
     for group in job.groups.values():
@@ -41,22 +39,6 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
     crossed = {members: made for members, made in names.items() if _are_apart(made)}
     unlike = [made for made in lists.values() if _are_apart(made)]
     certain = [made for made in unlike if _contradict(job, made) or not crossed.keys().isdisjoint(made)]
-=======
-def unlike_groups(job: Job, waits: Sequence[Wait] = ()) -> Verdict | None:
-    """H2 where ranks stand still in a group, or make one, or where they have ended, if its name stands for several
-    lists and a rank on one of them has made another; sides where no rank is on two. Sound jobs may have one name for
-    groups that share no rank."""
-    lists: dict[str, _Lists] = defaultdict(dict)
-    names: dict[tuple[int, ...], list[set[int]]] = defaultdict(list)
-    for group in job.groups.values():
-        members = tuple(job.groups.ranks_of(group)) if len(group.id) == 2 * _NAME else ()
-        if members and members not in lists[group.id[:_NAME]]:
-            lists[group.id[:_NAME]][members] = group
-            names[members].append(group.holders)
-    crossed = {members: made for members, made in names.items() if len(made) > 1 and _are_apart(made)}
-    unlike = [made for made in lists.values() if len(made) > 1 and _are_apart([g.holders for g in made.values()])]
-    certain = [made for made in unlike if _contradict(made) or not crossed.keys().isdisjoint(made)]
->>>>>>> generator
     held = [group for made in certain for group in made.values()]
     if waits and not any(wait.call == NEW_GROUP or wait.group in held for wait in waits):
         certain = []
@@ -64,16 +46,9 @@ def unlike_groups(job: Job, waits: Sequence[Wait] = ()) -> Verdict | None:
     found = found or [made for made in crossed.values() if all(_stands_still(group, waits) for group in made.values())]
     if not found:
         return None
-<<<<<<< HEAD
     # With those who may come to a list, as they have made none of the name, nor this list under another.
-    holders = [
-        [sorted(group.holders.union(_to_come(job, made, group, names))) for group in made.values()] for made in found
-=======
-    sides = [
-        sorted((sorted(g.holders | _to_come(made, m, names[m])) for m, g in made.items()), key=lambda s: (-len(s), s))
-        for made in found
->>>>>>> generator
-    ]
+    holders = [[sorted(g.holders.union(_to_come(job, made, g, names))) for g in made.values()] for made in found]
+    sides = [sorted(each, key=lambda side: (-len(side), side)) for each in holders]
     few = [set(minority(each)) for each in sides]
     blamed = [own or set().union(*each) for own, each in zip(few, sides, strict=True)]
     if certain:
@@ -100,16 +75,8 @@ def unlike_groups(job: Job, waits: Sequence[Wait] = ()) -> Verdict | None:
     )  # fmt: skip
 
 
-<<<<<<< HEAD
 def _holders(made: _Made) -> set[int]:
     return set().union(*(group.holders for group in made.values()))
-=======
-def _to_come(made: _Lists, members: tuple[int, ...], elsewhere: Sequence[set[int]]) -> set[int]:
-    """Members of a list that may yet make it: none of the name, and this list under no other name."""
-    if _contradict(made):
-        return set()
-    return set(members).difference(*(group.holders for group in made.values()), *elsewhere)
->>>>>>> generator
 
 
 def _to_come(job: Job, made: _Made, group: Group, names: Mapping[Hashable, _Made]) -> set[int]:

@@ -28,13 +28,7 @@ _SECONDARY = (
 )  # fmt: skip
 _INTERRUPTED = re.compile(r"keyboardinterrupt|\bsig(int|term|hup)\b|\bsignal (1|2|15)\b", re.IGNORECASE)
 # A check has failed, perhaps of what another rank has sent.
-<<<<<<< HEAD
-_COMPARED = re.compile(
-    r"^assert|\bexpect|\bgot\b(?! an unexpected)|mismatch|\bdiffer|\bmatch|\bequal|inconsistent", re.IGNORECASE
-)
-=======
 _COMPARED = re.compile(r"^assert|\bexpect|\bgot\b(?! an unexp)|mismatch|\bdiffer|\bmatch|\bequal|inconsistent", re.I)
->>>>>>> generator
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 TOGETHER = 10.0  # in which a signal reaches all ranks, if one after the other; what comes later is another one
 SAME_SECONDS = 1.0  # times that are known to a poll

@@ -1,23 +1,23 @@
-"""The connections between ranks as the kernel sees them: progress, unread data, stuck and busy edges."""
+"""The connections between ranks as the kernel sees them: the bytes that flow, over all connections of a pair, now and
+since an earlier time; progress, unread data, stuck and busy edges."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import isnan, nan
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ... import words
-from .confidence import Basis
-from .flows import Sample, flows_between
-from .patience import blocked
-from .verdict import MAX_SUSPECTS
+from ...columns import taken
+from ...confidence import Basis
+from ...model import MAX_SUSPECTS
 
 if TYPE_CHECKING:
-    from ...columns import Bools, Floats
-    from .flows import Flows
+    from ...columns import Bools, EdgeColumns, Ends, Floats, Ints
     from .groups import Group
     from .job import Job
 
@@ -25,6 +25,7 @@ PROGRESS = 65536.0
 """Bytes per second from which a transfer counts as going on. The slowest of networks in use moves many times as much;
 a link that is choked below it stands still as far as training is concerned."""
 
+_SHIFT = 32  # bits for a rank, where two make one number
 _MAX_FACTS = 4
 _BUSY = 0.2  # share of time from which an edge may be what the others wait for
 _DISTINCT = 1.5  # by which the busiest edges exceed the ordinary one
@@ -32,6 +33,86 @@ _LOSSY = 10  # retransmissions from which packets are lost on an edge
 _TIE = 0.9  # of the weight at a rank: from here on another has as much
 _REST = 0.5  # of the weight at the first suspect: from here on the edges that it does not explain need another
 _NEAR = 0.6  # edges this near to the busiest are stuck together with it
+
+
+class Sample(NamedTuple):
+    """What the transport had moved at one time.
+
+    Attributes:
+        moved: bytes by process group and rank, of operations that block, where the transport counts them itself.
+    """
+
+    time: float
+    edges: EdgeColumns
+    moved: dict[tuple[str, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """Columns with a place for each two ranks that had a connection then and have one now, in their order."""
+
+    senders: Ints
+    receivers: Ints
+    acked: Floats  # bytes per second
+    received: Floats  # at the sender's end, of what comes back
+    retransmits: Floats
+    shares: Floats  # of the time, with data in flight; NaN where none has passed
+    send_queue: Floats  # bytes, now
+    backoff: Ints  # the most of any connection
+
+    @property
+    def ordinary(self) -> float:
+        """The share of the ordinary edge."""
+        return float(np.sort(self.shares)[len(self.shares) // 2]) if len(self.shares) else 0.0
+
+    def told(self, place: int) -> str:
+        """What is known of this edge; of growth only where time has passed."""
+        grown = ""
+        if not isnan(self.shares[place]):
+            retransmits = words.count(int(self.retransmits[place]), "retransmission")
+            share, ordinary = words.percent(self.shares[place]), words.percent(self.ordinary)
+            grown = f"busy {share} of the time, the ordinary edge {ordinary}; {retransmits}, "
+        return (
+            f"edge {self.senders[place]} -> {self.receivers[place]}: {grown}{words.nbytes(self.send_queue[place])} "
+            f"unacknowledged, timer backed off {self.backoff[place]} times"
+        )
+
+
+def flows_between(ranks: Collection[int], then: EdgeColumns, now: EdgeColumns, seconds: float) -> Flows:
+    """Between these ranks, from one time to another, so many seconds later."""
+    members = np.fromiter(ranks, dtype=np.int64, count=len(ranks))
+    (pairs, rows), (pairs_then, rows_then) = _pairs(members, now.ends), _pairs(members, then.ends)
+    keys, places = np.unique(pairs, return_inverse=True)
+    places_then = np.searchsorted(keys, pairs_then)
+    known = np.append(keys, -1)[places_then] == pairs_then
+    places_then, rows_then = places_then[known], rows_then[known]
+
+    def total(name: str) -> Floats:
+        return np.bincount(places, getattr(now.ends, name)[rows], len(keys)).astype(np.float64, copy=False)
+
+    def grown(name: str) -> Floats:
+        return total(name) - np.bincount(places_then, getattr(then.ends, name)[rows_then], len(keys))
+
+    backoff = np.zeros(len(keys), dtype=np.int64)
+    np.maximum.at(backoff, places, now.ends.backoff[rows])
+    elapsed = seconds or 1.0
+    flows = Flows(
+        senders=keys >> _SHIFT,
+        receivers=keys & ((1 << _SHIFT) - 1),
+        acked=grown("acked_bytes") / elapsed,
+        received=grown("received_bytes") / elapsed,
+        retransmits=grown("retransmits"),
+        shares=grown("busy_seconds") / (seconds or nan),
+        send_queue=total("send_queue"),
+        backoff=backoff,
+    )
+    return taken(flows, np.bincount(places_then, minlength=len(keys)) > 0)
+
+
+def _pairs(members: Ints, ends: Ends) -> tuple[Ints, Ints]:
+    """The connections between these ranks: both ends as one number, and their places."""
+    rows = np.flatnonzero(np.isin(ends.ranks, members) & np.isin(ends.peers, members) & (ends.ranks != ends.peers))
+    return (ends.ranks[rows] << _SHIFT) | ends.peers[rows], rows
 
 
 @dataclass(slots=True)
@@ -45,7 +126,7 @@ class Blame:
 
 def sample(job: Job) -> Sample:
     rows, columns = job.columns.rows, job.columns
-    counted = np.flatnonzero((rows.moved >= 0) & (rows.open_seconds >= blocked(job))).tolist()
+    counted = np.flatnonzero((rows.moved >= 0) & (rows.open_seconds >= job.blocked_seconds)).tolist()
     moved = {(columns.group(row)[0], int(columns.row_numbers[row])): int(rows.moved[row]) for row in counted}
     return Sample(job.time, job.edges, moved)
 
@@ -70,12 +151,6 @@ def moving(job: Job, seconds: float, least: float) -> dict[int, float]:
     rates = np.concatenate([rates, rates, [rate for _, rate in counted]])
     rising = np.argsort(rates)[np.count_nonzero(rates < least) :]
     return dict(zip(numbers[rising].tolist(), rates[rising].tolist(), strict=True))  # the last of each counts
-
-
-def has_sent(job: Job, rank: int, seconds: float) -> bool:
-    """Whether peers received anything of this rank within these seconds, as far as samples tell."""
-    flows = _flows(job, job.ranks, _before(job, seconds))
-    return bool((flows.received[flows.receivers == rank] > 0).any())
 
 
 def stopped(job: Job, ranks: Iterable[int]) -> Blame | None:
