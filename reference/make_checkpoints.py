@@ -13,11 +13,8 @@ from typing import Any, NamedTuple
 from reference.tensorwire_reference.checkpoint import (
     MARKER,
     PREFIX,
-    Container,
-    Tensor,
     pack,
     payload_name,
-    read_container,
     sha256,
 )
 from reference.tensorwire_reference.checkpoint_writer import (
@@ -29,6 +26,7 @@ from reference.tensorwire_reference.checkpoint_writer import (
     signed_manifest,
     write_container,
 )
+from reference.tensorwire_reference.containers import Container, Tensor, read_container
 from tests.support.checkpoint_models import random_bytes, weights
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "checkpoints" / "v1"

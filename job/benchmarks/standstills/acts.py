@@ -16,8 +16,8 @@ class Fault:
     Attributes:
         culprits: the ranks of which each is rightly named; none where no rank is to blame.
         place: "local" where a rank stands still or ends, else "pair" or "group" by how many take part in the call,
-            "words" where ranks fail of what they see in others, "unseen" where none but an innocent one does and no
-            page tells of the culprit; "nobody" where no rank is to blame.
+            "words" where ranks fail of what they see in others, "unseen" where these words tell nothing of the culprit;
+            "nobody" where no rank is to blame.
     """
 
     kind: str

@@ -28,7 +28,7 @@ _EACH_NAMES = (
     "ValueError: [rank {own}] batch of {n} rows, but rank {other} has {m}",
 )
 _ALL_NAME = (
-    "CheckpointException: CheckpointException ranks:dict_keys([{other}]) Traceback: missing key model.{n} (RANK {other})",
+    "CheckpointException: CheckpointException ranks:dict_keys([{other}]) missing key model.{n} (RANK {other})",
     "ExchangeError: rank {other} sends another tensor, or has another codec for it",
     "RuntimeError: worker of rank {other} failed in step {n}",
 )
@@ -43,11 +43,11 @@ _NAME_NONE = (
     "RuntimeError: expected a checksum of {n}, got {m}",
     "ValueError: lora rank {n} is too small",
 )
-_SPEAK_FOR = (
+_CHECKS = (
     "ValueError: expected {n} rows, got {m}",
     "AssertionError: loss is not finite",
-    "KeyError: 'step_{n}'",
-    "ValueError: rank {own}: no sample in batch {n}",
+    "RuntimeError: checksum {n} of the weights does not match {m}",
+    "ValueError: rank {own}: sums {n} and {m} differ",
 )
 _OF_ALL = (
     "OSError: [Errno 28] No space left on device: '/data/shard-{n}'",
@@ -55,7 +55,6 @@ _OF_ALL = (
     "RuntimeError: PytorchStreamReader failed reading zip archive: invalid header or archive is corrupted",
     "ValueError: no sample of epoch {n}",
 )
-_AT_ONCE, _LATER = 0.05, 3.0  # seconds in which ranks come to what they fail of
 
 
 def befall(program: Program, source: random.Random, kind: str) -> tuple[Program, Fault] | None:
@@ -63,7 +62,7 @@ def befall(program: Program, source: random.Random, kind: str) -> tuple[Program,
     culprit, world = source.randrange(program.world_size), range(program.world_size)
     others = [rank for rank in world if rank != culprit]
     n, m = source.randrange(10, 99), source.randrange(100, 999)
-    exchange, by, culprits, seconds = "all_gather_into_tensor", dict[int, str](), (culprit,), 0.0
+    exchange, by, culprits = "all_gather_into_tensor", dict[int, str](), (culprit,)
     if kind == "named by others":
         each = source.choice((*_EACH_NAMES, *_ALL_NAME))
         named = dict.fromkeys(world, culprit) | ({culprit: others[0]} if each in _EACH_NAMES else {})
@@ -76,15 +75,15 @@ def befall(program: Program, source: random.Random, kind: str) -> tuple[Program,
         by = {rank: each.format(own=rank, n=n + step * rank, m=m) for rank in world}
     elif kind == "one speaks for another":
         speaker = source.choice(others)
-        by = {speaker: source.choice(_SPEAK_FOR).format(own=speaker, n=n, m=m)}
+        by = {speaker: source.choice(_CHECKS).format(own=speaker, n=n, m=m)}
     else:
         texts = source.choice(([source.choice(_OF_ALL)], _OF_ALL))  # one for all, or several
         by = {rank: source.choice(texts).format(own=rank, n=n + rank) for rank in world}
-        culprits, seconds = (), source.choice((_AT_ONCE, _LATER))
+        culprits = ()
     made = _number_of_exchanges(program)
-    place = "unseen" if kind == "one speaks for another" else "words" if culprits else "nobody"
+    place = "words" if kind in ("named by others", "unlike a reference") else "unseen" if culprits else "nobody"
     told = Fault(kind, culprits, place, f"{kind}: {next(iter(by.values()))}")
-    return _with_a_check(program, source.randrange(made), exchange, by, source, seconds), told
+    return _with_a_check(program, source.randrange(made), exchange, by), told
 
 
 def _is_of_all(call: Call) -> bool:
@@ -92,13 +91,11 @@ def _is_of_all(call: Call) -> bool:
 
 
 def _number_of_exchanges(program: Program) -> int:
-    """Of collectives of all ranks: the last barrier is one."""
+    """How many collectives of all ranks there are: the last barrier is one."""
     return sum(map(_is_of_all, program.calls[0]))
 
 
-def _with_a_check(
-    program: Program, number: int, exchange: str, by: dict[int, str], source: random.Random, seconds: float
-) -> Program:
+def _with_a_check(program: Program, number: int, exchange: str, by: dict[int, str]) -> Program:
     """Before the collective of all ranks of this number they exchange something, and these fail of it."""
     calls = []
     for rank, own in enumerate(program.calls):
@@ -106,8 +103,6 @@ def _with_a_check(
         root = 0 if exchange == "broadcast" else -1
         added = [Call(exchange, numel=1, root=root, block=own[place].block, step=own[place].step)]
         if rank in by:
-            if seconds:
-                added.append(Call("pause", counts=(round(1000 * source.uniform(0.0, seconds)),)))
             added.append(Call("die", key=by[rank]))
         calls.append((*own[:place], *added, *own[place:]))
     return replace(program, calls=tuple(calls))

@@ -22,11 +22,10 @@ def befall(program: Program, source: random.Random, kind: str) -> tuple[Program,
     made = [index for index, call in enumerate(program.calls[rank]) if call.name == "new_group"]
     if kind == "groups of their own":
         return _their_own(program)
-    if len(made) < 2 and kind == "groups in another order" or not made:
+    is_order = kind == "groups in another order"
+    if len(made) < 1 + is_order:
         return None
-    changed = (_in_another_order if kind == "groups in another order" else _of_other_members)(
-        program, source, rank, made
-    )
+    changed = (_in_another_order if is_order else _of_other_members)(program, source, rank, made)
     if changed is None:
         return None
     groups, calls, what = changed

@@ -1,7 +1,7 @@
 """The making of groups of one name: torch numbers groups as a rank makes them, and gloo connects who come by a name.
 
-A rank publishes its address under its place in its own list. It takes what it finds at the other places, one after the
-other, and connects: one end of a pair calls the other one, which waits for that call.
+A rank publishes its address under its place in its own list. Once all places of that list have one, it takes these and
+connects, one after the other: one end of a pair calls the other one, which waits for that call.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ class Making:
         self._addresses: dict[int, float] = {}  # by which it is known who calls whom
         self._published: dict[int, int] = {}  # by place
         self._taken: dict[int, list[int]] = {}  # by rank, whom it took for each place
-        self._is_connected: dict[int, int] = {}  # by rank, to how many places
+        self._num_connected: dict[int, int] = {}  # by rank, to how many places
 
     def enter(self, act: Act, members: tuple[int, ...]) -> list[Act]:
         """The acts that get through."""
         rank = act.rank
         self._acts[rank], self.members[rank], self._addresses[rank] = act, members, self._random.random()
         self._published[members.index(rank)] = rank
-        self._taken[rank], self._is_connected[rank] = [], 0
+        self._taken[rank], self._num_connected[rank] = [], 0
         return self.settle()
 
     def settle(self) -> list[Act]:
-        while any([self._advance(rank) for rank in self._acts]):
+        while any(self._advance(rank) for rank in self._acts):
             pass
-        return [act for rank, act in self._acts.items() if self._is_connected[rank] == len(self.members[rank])]
+        return [act for rank, act in self._acts.items() if self._num_connected[rank] == len(self.members[rank])]
 
     def peers(self, rank: int) -> list[int]:
         """Whom a rank is connected to by its places; -1 where that one has another at this rank's place."""
@@ -74,19 +74,19 @@ class Making:
 
     def _advance(self, rank: int) -> bool:
         """Whether the rank gets connected to its next place now."""
-        members, place = self.members[rank], self._is_connected[rank]
+        members, place, taken = self.members[rank], self._num_connected[rank], self._taken[rank]
         if place == len(members):
             return False
-        taken = self._taken[rank]
-        if len(taken) == place:
-            found = members[place] if members[place] in self._wildcards else self._published.get(place, -1)
-            if found < 0 and members[place] != rank:
+        if not taken:
+            found = [each if each in (rank, *self._wildcards) else self._published.get(index, -1)
+                     for index, each in enumerate(members)]  # fmt: skip
+            if -1 in found:
                 return False
-            taken.append(rank if members[place] == rank else found)
+            taken += found
         peer = taken[place]
         if peer != rank and peer not in self._wildcards and self._addresses[peer] < self._addresses[rank]:
             own = members.index(rank)
-            if self._taken[peer][own : own + 1] != [rank]:
+            if self._taken[peer][own : own + 1] != [rank] or self._num_connected[peer] <= own:
                 return False
-        self._is_connected[rank] += 1
+        self._num_connected[rank] += 1
         return True

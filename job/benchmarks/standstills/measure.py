@@ -13,6 +13,7 @@ from . import score, standstill
 from .replay import explanations
 
 _CHUNK = 50
+_REPLAYED = ("local", "group", "pair")  # places where one rank explains the standstill
 _APART = ("nobody", "unseen")  # places that have rows of their own
 OUTCOMES = (score.RIGHT, score.OPEN, score.WRONG, score.NOTHING)
 
@@ -58,7 +59,8 @@ def measure(seed: int, *, with_replay: bool = True) -> Row:
     if found.is_over:
         return Row(*facts)
     live = score.judge(found.player, found.noise)
-    explaining = explanations(found.player) if with_replay else []
+    is_compared = fault.place in _REPLAYED and culprits == found.num_faults == 1 and not noise
+    explaining = explanations(found.player) if with_replay and is_compared else []
     dead, is_same = "", False
     if not found.noise_kind and any(state.is_alive for state in found.player.ranks):
         score.end_all(found.player)
@@ -152,7 +154,7 @@ def _by(rows: Sequence[Row], field: str) -> dict[str, dict[str, int]]:
 def _ambiguity(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     """By place: whether the culprit is among the ranks that would explain the standstill, and how many those are."""
     found = {}
-    for place in ("local", "group", "pair"):
+    for place in _REPLAYED:
         own = [row for row in rows if row.place == place]
         found[place] = {
             "runs": len(own),

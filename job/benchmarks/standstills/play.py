@@ -434,12 +434,7 @@ def _seize(player: Player, rank: int, state: RankState, call: Call) -> None:
     player._go_on(rank)
 
 
-def _pause(player: Player, rank: int, state: RankState, call: Call) -> None:
-    player.after(call.counts[0] / 1000, lambda: player._step(rank))
-
-
 _LOCAL = {
-    "pause": _pause,
     "sleep": _sleep,
     "loop": _sleep,
     "spin": _sleep,

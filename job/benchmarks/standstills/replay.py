@@ -16,7 +16,7 @@ from .play import Player
 if TYPE_CHECKING:
     from .programs import Program
 
-_ADDED = ("sleep", "loop", "spin", "stop", "die", "signals", "pause")
+_ADDED = ("sleep", "loop", "spin", "stop", "die", "signals")
 
 
 def explanations(player: Player) -> list[int]:

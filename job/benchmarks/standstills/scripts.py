@@ -148,7 +148,6 @@ def _statement(program: Program, call: Call, rank: int) -> str:
         "sleep": "time.sleep(1e6)",
         "loop": "[time.sleep(0.1) for _ in iter(int, 1)]",
         "stop": "os.kill(os.getpid(), signal.SIGSTOP)",
-        "pause": f"time.sleep({sum(call.counts) / 1000})",
     }
     if name == "die":
         return _death(call.key)

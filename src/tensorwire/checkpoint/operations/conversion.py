@@ -113,6 +113,7 @@ def decompress_checkpoint(
     *,
     base: BasePath | None = None,
     strict: bool = False,
+    max_nbytes: int | None = None,
     threads: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
@@ -131,14 +132,19 @@ def decompress_checkpoint(
         base: the checkpoint that `src` is relative to; of several, newest first. Every tensor of it that is needed is
             hashed before it is used. It is ignored if nothing of `src` is relative.
         strict: raise CorruptDataError for an edited file, FileNotFoundError for a missing one.
+        max_nbytes: refuse a checkpoint whose tensors have more uncompressed bytes than this, before anything is
+            written.
 
     Raises:
         BaseMismatchError: `src` is relative, and `base` is missing or not the one that it needs; the error names the
             tensor, its file and the hashes. Nothing appears at `dst`.
         FormatError: `src` is damaged; nothing appears at `dst`.
+        LimitExceededError: the tensors are larger than `max_nbytes`; the error names one and what it claims.
         ValueError: `src` is not compressed.
     """
-    options = _Settings(base=base, strict=strict, threads=threads, force=force, storage_options=storage_options)
+    options = _Settings(
+        base=base, strict=strict, max_nbytes=max_nbytes, threads=threads, force=force, storage_options=storage_options
+    )
     return _convert("decompress", src, dst, options, progress)
 
 
@@ -189,6 +195,7 @@ class _Settings(NamedTuple):
     files: Sequence[str] | None = None
     chain: bool = False
     strict: bool = False
+    max_nbytes: int | None = None
     threads: int | None = None
     force: bool = False
     storage_options: Mapping[str, Any] | None = None
@@ -213,6 +220,7 @@ def _convert(
         if not is_directory:
             raise ValueError(f"files is for the files of a directory, {source} is a file")
         sources = sources.only(options.files)
+    sources.check_room(options.max_nbytes)
     meter = Meter(progress, sources.nbytes)
     with ExitStack() as stack:
         opened = enter(stack, options.base, options.storage_options, profile=profile)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from ...model import Code, Confidence
+from .model import Code, Confidence
 
 _LEVELS = tuple(Confidence)
 
