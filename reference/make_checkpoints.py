@@ -13,11 +13,8 @@ from typing import Any, NamedTuple
 from reference.tensorwire_reference.checkpoint import (
     MARKER,
     PREFIX,
-    Container,
-    Tensor,
     pack,
     payload_name,
-    read_container,
     sha256,
 )
 from reference.tensorwire_reference.checkpoint_writer import (
@@ -29,6 +26,7 @@ from reference.tensorwire_reference.checkpoint_writer import (
     signed_manifest,
     write_container,
 )
+from reference.tensorwire_reference.containers import Container, Tensor, read_container
 from tests.support.checkpoint_models import random_bytes, weights
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "checkpoints" / "v1"
@@ -216,7 +214,8 @@ def _with_optional(files: dict[str, bytes]) -> dict[str, bytes]:
         file["later"] = {"skip": 1}
         if file["kind"] == "replaced":
             file["stored_sha256"] = sha256(files[file["path"]])
-    return {**files, "tensorwire.json": signed_manifest({**manifest, "later": [None]})}
+    more = {"later": [None], "profile": "any text", "directories": []}
+    return {**files, "tensorwire.json": signed_manifest({**manifest, **more})}
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
@@ -236,6 +235,8 @@ def _invalid_files() -> list[Golden]:
     marker, payload = small.tensors
     frames = read_container(frames_file(_small(), "fast"))
     plain = read_container(compress_file(write_container(_model()[1:3], {}), "fast", alone=False))
+    nothing = write_container([Tensor("scales", "F32", (0, 4), b"")], {})
+    empty = read_container(compress_file(nothing, "fast", alone=False))
     other_hash = {f"hash:{name}": "0" * 32 for name in ("a.w", "scales")}
     unsigned = {key: text for key, text in small.metadata.items() if key != f"{PREFIX}checksum"}
     wrong = {**small.metadata, f"{PREFIX}checksum": "0" * 32}
@@ -266,6 +267,7 @@ def _invalid_files() -> list[Golden]:
         "payload-long": (holding(payload.data + bytes(32)), "CorruptData"),
         "hash-frame": (_signed(small, other_hash), "CorruptData"),
         "hash-plain": (_signed(plain, other_hash), "CorruptData"),
+        "hash-empty": (_signed(empty, other_hash), "CorruptData"),
         "base-none": (compress_file(_small(), "fast", alone=False, base=old, base_name="old"), "BaseMismatch"),
     }
     return [_refused(f"file-{name}.safetensors", {"": data}, error, "tensors") for name, (data, error) in cases.items()]
@@ -356,7 +358,11 @@ def _invalid_manifests() -> list[Golden]:
         "path-twice": (lambda m: m["files"].append(m["files"][0]), "CorruptData"),
         "path-own": (lambda m: m["files"][0].update(path="tensorwire.json"), "CorruptData"),
         "nbytes": (lambda m: m["files"][0].update(nbytes=-1), "CorruptData"),
+        "path-surrogate": (lambda m: m["files"][0].update(path="\ud800"), "CorruptData"),
         "sha256": (lambda m: m["files"][0].update(sha256="0" * 63), "CorruptData"),
+        "stored-sha256": (lambda m: m["files"][0].update(stored_sha256="../config.json"), "CorruptData"),
+        "excluded-path": (lambda m: m.update(excluded=["../config.json"]), "CorruptData"),
+        "excluded-twice": (lambda m: m.update(excluded=["logs", "logs/"]), "CorruptData"),
         "content": (lambda m: m["files"][0].update(content=pack(b"[]")), "CorruptData"),
         "header": (lambda m: m["files"][1].update(header=pack(b"{}")), "CorruptData"),
         "base": (lambda m: m.update(base={"name": "old"}), "CorruptData"),

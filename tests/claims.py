@@ -10,6 +10,7 @@ definition, a threshold, a rule of the format) goes into `NOT_MEASURED` with the
 from __future__ import annotations
 
 from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.deltas.pairs import FAR, NEAR
 from benchmarks.deltas.targets import PROFILES
@@ -29,6 +30,9 @@ from tests.support.figures import (
     step,
     turn,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BOTH = "exact differences and gradients"
 
@@ -84,6 +88,12 @@ def _bitx(what: str) -> str:
     return span(coded("deltas", pair=pair, codec="relative compact")[what]["vs_bitx"] for pair in FAR)
 
 
+def _states(figure: Callable[[dict[str, Any]], float]) -> str:
+    """What `fast` does with weights and states of AdamW in F64 and C128, in the layout of the table."""
+    rows = results("doubles")["rows"]
+    return span(figure(each) for each in rows if (each["profile"], each["layout"]) == ("fast", "of the table"))
+
+
 BYTES = f"{1 / step('200 Mbit/s', BOTH)['bytes of FSDP2']:.1f}"
 FAST = [epyc(data, "tensorwire fast", cpu=cpu)["decompress"] for data in (BF16, LARGE) for cpu in (None, "avx2")]
 AT_MEMCPY = f"decodes BF16 on one core at {span(each['vs_memcpy'] for each in FAST)} of memcpy's speed"
@@ -136,6 +146,9 @@ CLAIMS: dict[str, list[str]] = {
         f"and compresses at {epyc(BF16, 'pcodec 12 int')['compress']['median']:.2f} GB/s",
     ],
     "docs/decisions.md": [
+        f"become {_states(lambda row: row['ratio'])} times smaller; one core compresses them at "
+        f"{_states(lambda row: row['compress']['median'])} GB/s and decompresses them at "
+        f"{_states(lambda row: row['decompress']['median'])}",
         f"the size changes by {span((each['change_percent'] for each in results('geometry')['blocks']), '+.3f')} %",
         "a ratio of {ratio_3:.3f} against {ratio_4:.3f}, where `fast` has {fast:.3f}. But {escapes_3_percent:.1f} % of "
         "the words escape from shape (3), and {escapes_4_percent:.2f} % from shape (4).".format_map(SHAPES),
@@ -183,7 +196,7 @@ CLAIMS: dict[str, list[str]] = {
 # Definitions, thresholds, versions, and what a program prints: none of it was measured.
 NOT_MEASURED: dict[str, list[str]] = {
     "docs/benchmarks.md": ["16 x 2048 embeddings", "standard deviation 0.02", "up to 99.9 % are zeros"],
-    "docs/checkpoints.md": ["have at most 16 times the bytes of"],
+    "docs/checkpoints.md": ["have at most 16 times the bytes of", "at most 1,024 times the bytes of its frame"],
     "docs/dcp.md": [
         "The target for BF16 was 0.64",
         # a bound, which tests/torch/dcp/test_conversion.py holds
@@ -194,6 +207,7 @@ NOT_MEASURED: dict[str, list[str]] = {
     "docs/decisions.md": ["where *exact* is within 5 % of it"],
     "docs/deltas.md": ["betas of 0.9 and 0.999, and a weight decay of 0.01"],
     "docs/traffic.md": ["4.016 bits a weight at every rate", "only if the shortest step became 5 % shorter"],
+    "docs/format.md": ["more than 52,429 times N bytes", "at most 1,024 times the bytes of the frame"],
     "docs/inference-benchmark.md": ["with 4 GB/s a core"],
     "docs/devices.md": [
         "28672 x 8192 | 14336 x 4096 | 4096 x 4096",

@@ -1,11 +1,12 @@
 """All that users may name: ``python -m tests.surface`` writes tests/surface.txt anew.
 
-docs/decisions.md, The surface, has a reason for what is newer.
+docs/decisions.md, The surface, has a reason for what is newer. ``--release`` moves that into the first list.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -62,4 +63,4 @@ def _operators() -> Iterator[tuple[str, list[str]]]:
 
 
 if __name__ == "__main__":
-    write(LIST, surface(), experimental())
+    write(LIST, surface(), experimental(), release="--release" in sys.argv[1:])

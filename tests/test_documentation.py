@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 import pytest
@@ -133,6 +134,25 @@ def test_every_function_has_a_section_that_says_its_errors() -> None:
     for name in tensorwire.__all__:
         if inspect.isfunction(getattr(tensorwire, name)):
             assert "Errors:" in sections(API)[name], name
+
+
+READERS = (
+    *("apply_checkpoint", "compose", "convert_checkpoint", "decompress", "decompress_checkpoint", "decompress_range"),
+    *("diff", "inspect", "load_file", "open_file", "transcode_checkpoint", "verify", "FrameReader", "sync.Follower"),
+    *("checkpoint.TensorReader.get_slice", "checkpoint.TensorReader.get_tensor", "kv.KVCodec.decode"),
+    *("torch.CompressedTensor.decode", "torch.dcp.TensorwireReader", "torch.decompress_module"),
+    *("torch.device.DevicePages.decode", "torch.device.apply_", "torch.device.decode_frame"),
+)
+"""What decodes frames."""
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_says_whether_it_compares_the_content_hash(name: str) -> None:
+    """docs/format.md, "Checking and trusting readers"."""
+    if name.startswith("torch."):
+        pytest.importorskip("torch")
+    said = inspect.getdoc(resolve_name(f"tensorwire.{name}"))
+    assert re.search(r"(checking|trusting)\s+reader", said or "")
 
 
 def test_every_public_method_is_on_the_page() -> None:

@@ -82,6 +82,15 @@ def test_what_devices_know_of_blocks_is_what_the_header_says(header: str) -> Non
     assert [(getattr(plan, f"_{name}"), name) for name, _ in kinds] == [(int(number), name) for name, number in kinds]
 
 
+def test_the_products_have_one_version(repository: Path) -> None:
+    """And that of the reference, which reads what they write."""
+    job = (repository / "job/src/tensorwire_job/version.py").read_text()
+    assert f'\n__version__ = "{__version__}"\n' in job
+    released = __version__.split(".dev")[0]
+    assert f'\nversion = "{released}"\n' in (repository / "reference/pyproject.toml").read_text()
+    assert f'"tensorwire>={__version__},<' in (repository / "job/pyproject.toml").read_text()
+
+
 def test_the_citation_names_the_version(repository: Path) -> None:
     assert f"\nversion: {__version__}\n" in (repository / "CITATION.cff").read_text()
     assert newest_version(repository / "CHANGELOG.md") == __version__.split(".dev")[0]

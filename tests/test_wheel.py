@@ -79,6 +79,22 @@ def test_wheel_contents(wheels: dict[str, Path], repository: Path, product: str)
     assert info == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 
 
+def test_the_reference_is_a_wheel_for_every_machine(repository: Path, tmp_path: Path) -> None:
+    """It needs NumPy alone, and has the files that the tests import."""
+    pytest.importorskip("scikit_build_core")
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q", "--no-deps", "-w", tmp_path]
+    subprocess.run([*command, "--no-build-isolation", repository / "reference"], check=True)
+    (wheel,) = tmp_path.glob("tensorwire_reference-*-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+        (metadata,) = [archive.read(name).decode() for name in names if name.endswith("/METADATA")]
+    sources = (repository / "reference").glob("tensorwire_reference/*.py")
+    package = {name for name in names if ".dist-info/" not in name}
+    assert package == {path.relative_to(repository / "reference").as_posix() for path in sources}
+    assert re.findall(r"^Requires-Dist: (\w+)", metadata, re.MULTILINE) == ["numpy"]
+    assert {name.split("/", 1)[1] for name in names - package} == {"METADATA", "WHEEL", "RECORD", "licenses/LICENSE"}
+
+
 def test_library_exports_the_c_abi_alone(wheels: dict[str, Path], repository: Path, tmp_path: Path) -> None:
     """Nothing else is visible, and no C++ runtime is needed where the wheel is installed."""
     with zipfile.ZipFile(wheels["tensorwire"]) as archive:

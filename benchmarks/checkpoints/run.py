@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks.checkpoints import dcp, directories, remote, targets, training
+from benchmarks.checkpoints import dcp, directories, reference, remote, targets, training
 from benchmarks.results_page import Page, measure_tables, of_tables
 from benchmarks.tables import add_options
 
@@ -18,7 +18,12 @@ TITLES = {
     "remote": "remote stores",
     "training": "trainers' checkpoints",
 }
-TABLES = {"dcp": dcp.TABLES, "directories": directories.TABLES, "remote": remote.TABLES, "training": training.TABLES}
+TABLES = {
+    "dcp": dcp.TABLES,
+    "directories": (*directories.TABLES, reference.TABLE),
+    "remote": remote.TABLES,
+    "training": training.TABLES,
+}
 HEAD = "# Results of {}\n\n[The page](DOCS/{}.md) says how to use them."
 PAGES = {
     name: Page(name, of_tables(HEAD.format(title, name), TABLES[name], targets.evaluate))

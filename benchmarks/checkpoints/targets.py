@@ -15,6 +15,7 @@ PARTS = {"bfloat16": 0.64, "float32": 0.87}
 RUN_PARTS = {"bfloat16": (0.62, 0.56), "float32": (0.81, 0.77)}
 """Parts of the dense bytes: what is to be reached, and what is wanted."""
 SMALL_NBYTES, PIECE_NBYTES = 8 << 10, 8 << 20
+RESTORE_SECONDS = 60
 
 
 def evaluate(results: dict[str, Any]) -> list[Verdict]:
@@ -76,6 +77,13 @@ def _ratio(rows: list[Row], name: str, least: float, what: str = "") -> Iterator
             yield Verdict("every byte is back", name + what, row["same"], True)
 
 
+def _reference(rows: list[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        on = f"the reference decoder, {row['profile']}"
+        yield Verdict("restore: seconds", on, row["seconds"], RESTORE_SECONDS, at_most=True)
+        yield Verdict("every byte is back", on, row["same"], True)
+
+
 def _run(rows: list[Row]) -> Iterator[Verdict]:
     for row in rows:
         if row["form"] == training.OURS:
@@ -88,5 +96,6 @@ def _run(rows: list[Row]) -> Iterator[Verdict]:
 
 
 _TABLES = {
-    "hub": _hub, "chain": _chain, "tuned": _tuned, "run": _run, "saves": _saves, "loads": _loads, "files": _files,
+    "hub": _hub, "chain": _chain, "tuned": _tuned, "reference": _reference, "run": _run, "saves": _saves,
+    "loads": _loads, "files": _files,
 }  # fmt: skip

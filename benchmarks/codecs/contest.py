@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import data
+from benchmarks.codecs.newcomers import NEWCOMERS
 from benchmarks.timing import interleave, over, pinned, relative, speed, timed
 from tensorwire._ground.allocation import new_buffer
 from tensorwire.cli.peers import ADAPTERS
@@ -196,6 +197,6 @@ def measure(
         "bound_by_tensor": by_tensor,
     }
     kept = ("tensorwire", *YARDSTICKS)
-    adapters = [adapter for adapter in ADAPTERS if not yardsticks or adapter.package in kept]
+    adapters = [adapter for adapter in (*ADAPTERS, *NEWCOMERS) if not yardsticks or adapter.package in kept]
     rows = [row for unit in units for row in run(dataset, unit, threads, rounds, budget, adapters)]
     return {"dataset": facts, "rows": rows}

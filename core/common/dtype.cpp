@@ -5,7 +5,7 @@
 namespace tw {
 namespace {
 
-constexpr Layout whole(uint8_t word_nbytes, bool ordered = false) { return {word_nbytes, 0, 0, Split::kNone, ordered}; }
+constexpr Layout whole(uint8_t word_nbytes) { return {word_nbytes, 0, 0, Split::kNone, false}; }
 constexpr Layout split_float(uint8_t word_nbytes, uint8_t exponent_bits) {
   return {word_nbytes, exponent_bits, static_cast<uint8_t>(8 * word_nbytes - exponent_bits), Split::kFloat, true};
 }
@@ -21,8 +21,8 @@ constexpr NamedDtype kDtypes[] = {
     {"F8_E5M2", 8, split_float(1, 5)},
     {"F8_E5M2FNUZ", 8, split_float(1, 5)},
     {"F8_E8M0", 8, {1, 8, 0, Split::kUnsigned, false}},
-    {"F64", 64, whole(8, true)},
-    {"C128", 128, whole(8, true)},
+    {"F64", 64, split_float(8, 8)},  // its exponent has 11 bits, of which a layout takes the upper 8
+    {"C128", 128, split_float(8, 8)},
     {"I8", 8, {1, 4, 4, Split::kSigned, false}},
     {"U8", 8, kHalves},
     {"F4", 4, kHalves},

@@ -103,7 +103,8 @@ constexpr unsigned split_key(const Layout& layout) {
   return layout.word_nbytes << 8 | layout.exponent_bits << 4 | static_cast<unsigned>(layout.split);
 }
 
-// body(F{}) with the type of a layout that is split. The layouts of the table of dtypes are compiled, but for F8_E8M0.
+// body(F{}) with the type of a layout that is split. The layouts of the table of dtypes are compiled, but for those of
+// F8_E8M0 and F64.
 template <class Body>
 inline void with_split(const Layout& layout, Body&& body) {
   switch (split_key(layout)) {

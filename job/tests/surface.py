@@ -1,10 +1,11 @@
 """All that users of tensorwire-job may name: ``python -m job.tests.surface`` writes job/tests/surface.txt anew.
 
-job/docs/decisions.md, The surface, has a reason for what is newer.
+job/docs/decisions.md, The surface, has a reason for what is newer. ``--release`` moves that into the first list.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,4 +41,4 @@ def experimental() -> Surface:
 
 
 if __name__ == "__main__":
-    write(LIST, surface(), experimental())
+    write(LIST, surface(), experimental(), release="--release" in sys.argv[1:])

@@ -57,7 +57,7 @@ FOLDERS = {
         "view": {"graph"},
         "slowness": {"view"},
         "verdicts": {"graph", "view"},
-        "memory": {"slowness", "verdicts", "view"},
+        "memory": {"slowness", "view"},
         "analyzer": {"memory", "slowness", "verdicts", "view"},
     },
     "page": {
@@ -129,18 +129,19 @@ FOLDERS = {
     },
     "": {
         "__main__": {"rank"},
-        "cli": {"model", "nccl", "node", "numbered", "protocol", "report", "service", "version", "words"},
+        "cli": {"model", "nccl", "node", "numbered", "protocol", "report", "service", "stacks", "version", "words"},
         "words": {"model"},
         "members": {"model"},
         "columns": {"model"},
+        "confidence": {"model"},
         "page": {"model", "members"},
         "rank": {"page", "model", "members", "words"},
         "protocol": {"model", "members", "columns"},
         "node": {"page", "protocol", "model"},
-        "analyzer": {"model", "columns", "words", "numbered"},
-        "report": {"model", "columns", "words", "numbered", "version"},
-        "nccl": {"analyzer", "model", "words"},
-        "service": {"page", "node", "protocol", "analyzer", "report", "model", "columns", "words"},
+        "analyzer": {"model", "columns", "confidence", "words", "numbered", "stacks"},
+        "report": {"model", "columns", "words", "numbered", "stacks", "version"},
+        "nccl": {"confidence", "model", "words"},
+        "service": {"page", "node", "protocol", "analyzer", "report", "model", "columns", "confidence", "words"},
     },
 }
 

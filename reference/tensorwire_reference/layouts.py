@@ -36,7 +36,7 @@ def check_layout(layout: Layout) -> None:
 
 _UNSPLIT_BYTES = Layout(1, 0, 0, "none", False)
 _FLOAT_8 = {e: (8, Layout(1, e, 8 - e, "float", True)) for e in (4, 5)}
-_FLOAT_32, _FLOAT_64 = Layout(4, 8, 24, "float", True), Layout(8, 0, 0, "none", True)
+_FLOAT_32, _FLOAT_64 = (Layout(nbytes, 8, 8 * nbytes - 8, "float", True) for nbytes in (4, 8))
 # By the dtype's name: bits per element, layout.
 TABLE = {
     "BF16": (16, Layout(2, 8, 8, "float", True)),

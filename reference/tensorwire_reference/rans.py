@@ -15,6 +15,7 @@ STATES = 32
 TOTAL = 4096
 LOWEST = 1 << 16
 MAX_Q = 12
+_SLOT, _SLOT_BITS, _UNIT_BITS, _LOWEST = map(np.int64, (TOTAL - 1, 12, 16, LOWEST))
 
 
 def _zigzag(d: int) -> int:
@@ -109,30 +110,34 @@ def read_symbols(reader: Reader, n: int, classes: U64 | None = None, num_tables:
     num_units = int.from_bytes(reader.take(4), "little")
     tables = [read_frequencies(reader) for _ in range(num_tables)]
     require(not any(reader.take(_padding(reader.position - begin_of_stream))), "entropy stream: padding is set")
-    states = np.frombuffer(reader.take(4 * STATES), "<u4").astype(np.uint64)
-    units = reader.field(num_units, 16)
+    states = np.frombuffer(reader.take(4 * STATES), "<u4").astype(np.int64)
+    units = reader.field(num_units, 16).astype(np.int64)
     require(bool((states >= LOWEST).all()), "entropy stream: a first state is below 2^16")
     frequency, start = _tables(tables)
     symbol_of_slot = np.array([np.repeat(np.arange(256, dtype=np.uint64), table) for table in tables])
     class_of_row = np.arange(num_tables)[:, None]
-    frequency_of_slot = frequency[class_of_row, symbol_of_slot]
-    within_symbol = np.arange(TOTAL, dtype=np.uint64) - start[class_of_row, symbol_of_slot]
-    classes = np.zeros(n, np.uint64) if classes is None else classes
-    slots = np.empty(n, np.uint64)
+    # By slot, those of all tables in one row. All numbers of a step are below 2^33, and signed ones make quick indices.
+    frequency_of_slot = frequency[class_of_row, symbol_of_slot].reshape(-1).astype(np.int64)
+    within_symbol = (np.arange(TOTAL) - start[class_of_row, symbol_of_slot].astype(np.int64)).reshape(-1)
+    rows = None if classes is None else classes.astype(np.int64) * TOTAL
+    slots = np.empty(n, np.int64)
     position = 0
     for begin in range(0, n, STATES):
-        x = states[: min(STATES, n - begin)]
-        c = classes[begin : begin + len(x)]
-        slots[begin : begin + len(x)] = slot = x % TOTAL
-        x[:] = frequency_of_slot[c, slot] * (x // TOTAL) + within_symbol[c, slot]
-        hungry = np.flatnonzero(x < LOWEST)
+        x, slot = states[: n - begin], slots[begin : begin + STATES]
+        np.bitwise_and(x, _SLOT, out=slot)
+        if rows is not None:
+            slot += rows[begin : begin + STATES]
+        x >>= _SLOT_BITS
+        x *= frequency_of_slot[slot]
+        x += within_symbol[slot]
+        hungry = (x < _LOWEST).nonzero()[0]
         more = units[position : position + len(hungry)]
         require(len(more) == len(hungry), "entropy stream: the units end early")
-        x[hungry] = x[hungry] * LOWEST + more
+        x[hungry] = (x[hungry] << _UNIT_BITS) + more
         position += len(hungry)
     require(position == num_units, f"entropy stream: {num_units - position} units are left over")
     require(bool((states == LOWEST).all()), "entropy stream: a last state is not 2^16")
-    symbols: U64 = symbol_of_slot[classes, slots]
+    symbols: U64 = symbol_of_slot.reshape(-1).take(slots)
     return symbols
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks import data, environment, summary
 from benchmarks.codecs import against, calls, contest, cycles, enec, report
+from benchmarks.codecs.newcomers import NEWCOMERS
 from benchmarks.timing import interleave, relative, speed
 from tensorwire._ground.allocation import new_buffer
 from tensorwire.cli.peers import ADAPTERS
@@ -101,7 +102,7 @@ def test_scaled_casts_reach_the_largest_value_and_no_further() -> None:
 
 @pytest.mark.filterwarnings("ignore")  # what peers warn of
 @pytest.mark.parametrize("dtype", EXPONENTS)
-@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.name)
+@pytest.mark.parametrize("adapter", [*ADAPTERS, *NEWCOMERS], ids=lambda adapter: adapter.name)
 def test_adapters_round_trip(adapter: Any, dtype: str) -> None:
     if not adapter.installed:
         pytest.skip(f"{adapter.package} is not installed")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reference.tensorwire_reference.checkpoint import restore_directory, restore_single
 from tensorwire.checkpoint import (
     apply_checkpoint,
     compress_checkpoint,
@@ -29,6 +28,7 @@ from tensorwire.files.torch_file import TorchFile
 from tensorwire.storage.local import InputFile
 from tests.support.acting import interrupt
 from tests.support.checkpoint_models import tree_hashes
+from tests.support.restored import restored
 from tests.support.stores import faulty_store
 
 torch = pytest.importorskip("torch")
@@ -135,9 +135,9 @@ def test_an_older_reader_refuses_the_manifest(trained: Path, tmp_path: Path) -> 
 def test_the_reference_restores_torch_files(trained: Path, tmp_path: Path) -> None:
     compress_checkpoint(trained, tmp_path / "packed")
     files = {path.name: path.read_bytes() for path in (tmp_path / "packed").iterdir()}
-    assert restore_directory(files) == {path.name: path.read_bytes() for path in trained.iterdir()}
+    assert restored(files) == {path.name: path.read_bytes() for path in trained.iterdir()}
     compress_checkpoint(trained / "optimizer.pt", tmp_path / "alone")
-    assert restore_single((tmp_path / "alone").read_bytes()) == (trained / "optimizer.pt").read_bytes()
+    assert restored({"": (tmp_path / "alone").read_bytes()}) == {"": (trained / "optimizer.pt").read_bytes()}
 
 
 def test_inspect_and_diff_see_the_storages(trained: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import ml_dtypes
 import pytest
 from safetensors.numpy import save_file
 
-from tensorwire.cli import fitting, machine
+from tensorwire.cli import fitting, machine, options
 from tensorwire.cli.architecture import Cache, Layers
 from tensorwire.cli.machine import Gpu
 from tests.cli.test_architecture import DEEPSEEK_V3, GPT_OSS_20B, LLAMA_3_8B, MISTRAL_7B
@@ -88,7 +88,7 @@ def test_the_quickest_form_that_fits() -> None:
      ("7B", 7)],
 )  # fmt: skip
 def test_sizes(text: str, nbytes: int) -> None:
-    assert fitting.parse_size(text) == nbytes
+    assert options.parse_size(text) == nbytes
 
 
 @pytest.mark.parametrize("text", ["24", "GB", "-1GB", "24XB", "1e9B", ""])
@@ -101,7 +101,7 @@ def test_no_sizes(run: Run, llama: Path, text: str) -> None:
 @pytest.mark.parametrize("text", ["9" * 300 + "GB", "9" * 400 + "B", "2000PiB"])
 def test_sizes_that_no_memory_has(text: str) -> None:
     with pytest.raises(ValueError, match="expected a size of at most 1024 PiB, got"):
-        fitting.parse_size(text)
+        options.parse_size(text)
 
 
 @pytest.mark.parametrize("option", ["--context", "--batch"])

@@ -48,19 +48,6 @@ def test_mixed_tensors_have_rows_of_parts(dtype: str) -> None:
     assert decompress(frame) == item.data
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, "I8", "I16", "F64"])
-def test_chunks_give_the_bytes_of_one_call(dtype: str) -> None:
-    item = registry.mixed_input(dtype)
-    assert in_chunks(item) == compress(item)
-    assert in_chunks(item, chunk=100_000) == compress(item)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_threads_do_not_change_the_choice(threads: int) -> None:
-    item = registry.mixed_input("BF16")
-    assert compress(item, threads=threads) == compress(item, threads=3)
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_content_that_is_alike_has_none(dtype: str) -> None:
     assert "parts" not in kinds(compress(homogeneous(dtype, 2**21 + 9)))

@@ -40,6 +40,47 @@ def test_hashes() -> None:
     assert tensorwire.codec.content_hash(counting) == content_hash(counting).hex()
 
 
+def of_the_annex(message: bytes) -> bytes:
+    """H as the annex has it, with its secret and its constants."""
+    text = PAGE.read_text().split("## Annex: H\n")[1].split("\n## ")[0]
+    secret = bytes.fromhex("".join(re.findall(r"^    ([0-9a-f ]{71})$", text, re.MULTILINE)))
+    one = {name: int(digits, 16) for name, digits in re.findall(r"\b([A-U]) = ([0-9A-F]{8,16})\b", text)}
+    assert (len(secret), len(one)) == (192, 9)
+    word, padded = (1 << 64) - 1, message + bytes(-len(message) % 256 if message else 256)
+
+    def le64(data: bytes, at: int) -> int:
+        return int.from_bytes(data[at : at + 8], "little")
+
+    def merge(sums: list[int], at: int, h: int) -> int:
+        for j in range(0, 8, 2):
+            x = (sums[j] ^ le64(secret, at + 8 * j)) * (sums[j + 1] ^ le64(secret, at + 8 * j + 8))
+            h += x & word ^ x >> 64
+        h = ((h & word) ^ (h & word) >> 37) * one["U"] & word
+        return h ^ h >> 32
+
+    sums = [one[name] for name in "CPQRSBTA"]
+    stripes = len(padded) // 64
+    for i in range(stripes):
+        at = 121 if i == stripes - 1 else 8 * (i % 16)
+        for j in range(8):
+            d = le64(padded, 64 * i + 8 * j)
+            k = d ^ le64(secret, at + 8 * j)
+            sums[j ^ 1] += d
+            sums[j] += (k & 0xFFFFFFFF) * (k >> 32)
+        sums = [each & word for each in sums]
+        if i % 16 == 15 and i < stripes - 1:
+            sums = [(a ^ a >> 47 ^ le64(secret, 128 + 8 * j)) * one["A"] & word for j, a in enumerate(sums)]
+    low = merge(sums, 11, len(padded) * one["P"])
+    high = merge(sums, 117, ~(len(padded) * one["Q"]) & word)
+    return low.to_bytes(8, "little") + high.to_bytes(8, "little")
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 256, 257, 1024, 1025, 2048, 2049, 5000])
+def test_the_annex(nbytes: int) -> None:
+    message = bytes(i * i % 251 for i in range(nbytes))
+    assert of_the_annex(message) == h128(message)
+
+
 def test_frame() -> None:
     frame = example("A frame")
     assert len(frame) == 192

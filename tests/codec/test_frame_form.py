@@ -16,6 +16,7 @@ from tests.support.frames import decompress
 NUMEL = 50_001
 BASE = registry.weights("BF16", NUMEL, "base").tobytes()
 CONTENT = bytes(b ^ (i % 9001 == 0) for i, b in enumerate(BASE))
+OWNER = bytes.fromhex("9e0f5a7c31d24b86")  # drawn at random once: private extensions begin with such bytes
 
 
 def encoded(*, relative: bool = False, **options: Any) -> bytes:
@@ -47,7 +48,7 @@ def test_alignments(block: int, frame: int | None, relative: bool) -> None:
 @pytest.mark.parametrize("chunk", [1, 777, 65_536])
 def test_chunks_of_any_size_give_the_same_frame(chunk: int) -> None:
     content, shape = CONTENT[:2000] if chunk == 1 else CONTENT, (1000 if chunk == 1 else NUMEL,)
-    options: dict[str, Any] = {"block_alignment": 256, "frame_alignment": 4096, "extensions": {2**31: b"x"}}
+    options: dict[str, Any] = {"block_alignment": 256, "frame_alignment": 4096, "extensions": {2**31: OWNER + b"x"}}
     assert encode(content, "BF16", shape, chunk=chunk, **options) == encode(content, "BF16", shape, **options)
 
 
@@ -88,12 +89,12 @@ def test_padding_is_there_and_zero(relative: bool) -> None:
 
 def test_a_frame_that_changes_nothing_has_extensions_and_padding_too() -> None:
     data = encode(
-        BASE, "BF16", (NUMEL,), base=BASE, padding_nbytes=64, frame_alignment=256, extensions={2**31 + 7: b"seven"}
+        BASE, "BF16", (NUMEL,), base=BASE, padding_nbytes=64, frame_alignment=256, extensions={2**31 + 7: OWNER}
     )
     info = tensorwire.frame_info(data)
     assert (info.data_nbytes, info.frame_nbytes % 256, len(data)) == (0, 0, info.frame_nbytes)
     assert info.padding_nbytes >= 64
-    assert FrameReader(data).extensions == {2**31 + 7: b"seven"}
+    assert FrameReader(data).extensions == {2**31 + 7: OWNER}
     assert decompress(data, BASE) == decode(data, BASE).data == BASE
 
 
@@ -135,8 +136,8 @@ def test_what_an_encoder_says_of_arguments_of_another_kind() -> None:
     [
         {},
         {1: b"\1\0\0\0"},
-        {2**31 + 5: b""},
-        {2**32 - 1: b"last", 2**31: b"private", 2**31 + 77: bytes(range(256)), 1: b"1234"},
+        {2**31 + 5: OWNER},
+        {2**32 - 1: OWNER + b"last", 2**31: OWNER + b"private", 2**31 + 77: bytes(range(256)), 1: b"1234"},
         {2**31 + 99: bytes(100_000)},
     ],
     ids=lambda each: str(list(each)),
@@ -157,8 +158,8 @@ def test_extensions_come_back(extensions: dict[int, bytes], relative: bool) -> N
 
 def test_extensions_may_be_any_buffer() -> None:
     first, second = 2**31 + 8, 2**31 + 9
-    data = encoded(extensions={second: memoryview(b"abcdefgh").cast("H"), first: bytearray(b"xy")})
-    assert FrameReader(data).extensions == {first: b"xy", second: b"abcdefgh"}
+    data = encoded(extensions={second: memoryview(b"abcdefgh").cast("H"), first: bytearray(OWNER)})
+    assert FrameReader(data).extensions == {first: OWNER, second: b"abcdefgh"}
 
 
 @pytest.mark.parametrize("content", [b"", b"123", b"12345"])
@@ -168,7 +169,15 @@ def test_the_encoder_has_a_number_of_four_bytes(content: bytes) -> None:
         FrameEncoder("BF16", (NUMEL,), extensions={1: content})
 
 
-@pytest.mark.parametrize("tag", [-1, 0, 2, 3, 4, 5, 6, 77, 2**31 - 1, 2**32])
+@pytest.mark.parametrize("content", [b"", OWNER[:7]])
+def test_a_private_extension_says_whose_it_is(content: bytes) -> None:
+    with pytest.raises(
+        ValueError, match=rf"expected 8 bytes or more for the extension .* random .*, got {len(content)}"
+    ):
+        FrameEncoder("BF16", (NUMEL,), extensions={2**31 + 1: content})
+
+
+@pytest.mark.parametrize("tag", [-1, 0, 2, 3, 4, 5, 6, 7, 77, 2**30, 2**31 - 1, 2**32])
 def test_tags_that_belong_to_the_format(tag: int) -> None:
     """Readers skip them, whatever they will mean; writers of today leave them alone."""
     with pytest.raises(ValueError, match=rf"expected tags of your own, from 2\*\*31 .*, got {tag}$"):
@@ -190,7 +199,7 @@ def test_what_is_no_extension(extensions: Any, text: str) -> None:
 
 
 def test_extensions_are_under_the_second_checksum() -> None:
-    data = bytearray(encoded(extensions={2**31: b"notes"}))
+    data = bytearray(encoded(extensions={2**31: OWNER + b"notes"}))
     data[data.index(b"notes")] ^= 1
     tensorwire.frame_info(data)
     with pytest.raises(FormatError, match="checksum"):

@@ -103,10 +103,9 @@ def test_a_step_is_small(profile: Any, factor: int) -> None:
     assert factor * len(frame) < len(tensorwire.compress(new, profile=profile))
 
 
-def test_neither_threads_nor_chunks_matter() -> None:
-    old, new = training_step(3_000_000)
-    frame = tensorwire.compress(new, base=old, threads=1)
-    assert tensorwire.compress(new, base=old, threads=3) == frame
+def test_one_delta_is_composed_to_itself() -> None:
+    old, new = training_step(300_000)
+    frame = tensorwire.compress(new, base=old)
     assert tensorwire.compose(old, frame) == frame
 
 

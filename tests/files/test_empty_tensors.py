@@ -10,8 +10,9 @@ import pytest
 
 import tensorwire
 import tensorwire.safetensors.numpy
-from reference.tensorwire_reference.checkpoint import PREFIX, Tensor, content_hash
+from reference.tensorwire_reference.checkpoint import PREFIX, content_hash
 from reference.tensorwire_reference.checkpoint_writer import compressed_tensors, sign, write_container
+from reference.tensorwire_reference.containers import Tensor
 from tensorwire import CorruptDataError
 from tensorwire.files.load_ahead import LoadAhead
 from tensorwire.files.reader import StoredFile

@@ -138,28 +138,6 @@ def test_another_version_is_refused(tmp_path: Path, version: str) -> None:
         load_file(tmp_path / "f")
 
 
-def test_equal_tensors_give_equal_payloads(tmp_path: Path) -> None:
-    """What a hub needs to store unchanged tensors once: a payload depends on its tensor alone."""
-    payloads = []
-    for index, threads in enumerate((1, 3)):
-        entries = layer(0, 5)
-        if index:
-            entries = [("new.weight", "BF16", (999, 5), weights(4995, 9)), *entries[::-1]]
-        (tmp_path / "src").write_bytes(container(entries))
-        compress_checkpoint(tmp_path / "src", tmp_path / "dst", threads=threads, force=True)
-        data = (tmp_path / "dst").read_bytes()
-        offset = 8 + int.from_bytes(data[:8], "little")
-        start, stop = read_header(tmp_path / "dst")["model.layers.0.attn._weight_tensorwire"]["data_offsets"]
-        payloads.append(data[offset + start : offset + stop])
-    assert payloads[0] == payloads[1]
-
-
-def test_files_are_the_same_whatever_the_threads(tmp_path: Path) -> None:
-    for threads in (1, 4):
-        save_file(arrays(), tmp_path / str(threads), threads=threads)
-    assert (tmp_path / "1").read_bytes() == (tmp_path / "4").read_bytes()
-
-
 # Besides those that tests/files/test_safe_open.py has of arrays.
 SLICES: list[Any] = [slice(-4, None), slice(9, 3), slice(2, 200), slice(None, None, -3), slice(30, 4, -5)]
 SLICES += [(5, 2, 1), (6, ..., slice(1, 3)), (slice(0, 0), 2), (slice(1, 2), ...), None, [5, 1], [], True, (4, [1, 3])]

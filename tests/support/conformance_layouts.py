@@ -54,7 +54,7 @@ ODD = (
     Layout(8, 8, 56, "float", True),
     Layout(8, 8, 56, "float", False),
     Layout(8, 8, 56, "signed", False),
-    *(Layout(w, 0, 0, "none", True) for w in (1, 2, 4)),
+    *(Layout(w, 0, 0, "none", True) for w in (1, 2, 4, 8)),
 )
 
 

@@ -213,7 +213,7 @@ def _sparse() -> Iterator[Malformed]:
         content = patch(base, {2 * gap: base[2 * gap] + 1})
         yield make(f"sparse-{name}", instead(streams, b"", 7, 0, 0, 3), content, base=base)
     yield make("sparse-nothing", instead(b"", b"", 7, 0, 0, 3), base, base=base)
-    for dtype, word_nbytes in (("I16", 2), ("F64", 8), ("U8", 1)):
+    for dtype, word_nbytes in (("I16", 2), ("I64", 8), ("U8", 1)):
         content = bytes(N * word_nbytes)
         edit = instead(level("11"), b"\5", 7, 0, 1, 3)
         yield make(f"sparse-classes-of-{dtype}", edit, content, dtype=dtype, base=content)

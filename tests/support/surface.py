@@ -52,8 +52,9 @@ def read(path: Path) -> Parts:
     return Parts(first.splitlines(), newer.splitlines(), experimental.splitlines())
 
 
-def write(path: Path, found: Surface, experimental: Surface) -> None:
-    first = items(read(path).first)
+def write(path: Path, found: Surface, experimental: Surface, *, release: bool) -> None:
+    """A release moves what is newer into the first list."""
+    first = items(lines(found)) if release else items(read(path).first)
     kept = {thing: [p for p in parts if f"{thing}: {p}" in first] for thing, parts in found.items() if thing in first}
     newer = sorted(items(lines(found)) - first)
     parts = (*lines(kept), NEWER, *newer, EXPERIMENTAL, *lines(experimental))

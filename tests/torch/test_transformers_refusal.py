@@ -163,6 +163,53 @@ def test_state_dict_loaders_raise(tmp_path: Path) -> None:
         safetensors_torch.load_model(module, file, strict=False)
 
 
+# The day on which torch has the dtype of markers: empty tensors of dtypes that it has stand for them. -----------------
+
+KNOWN = pytest.mark.parametrize("dtype", [b'"F8_E8M0"', b'"F4"     '], ids=["F8_E8M0", "F4"])
+
+
+def make_known(path: Path, dtype: bytes) -> None:
+    for file in path.glob("*.safetensors"):
+        data = file.read_bytes()
+        assert b'"F6_E2M3"' in data
+        file.write_bytes(data.replace(b'"F6_E2M3"', dtype))
+
+
+@KNOWN
+@pytest.mark.parametrize("assign", [False, True])
+def test_the_shape_of_markers_is_the_second_line(tmp_path: Path, dtype: bytes, assign: bool) -> None:
+    """It fits no weight, and `strict=False` lets no other shape pass."""
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    safetensors_torch.save_file(module.state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "c").mkdir()
+    file = tmp_path / "c" / "model.safetensors"
+    tensorwire.compress_checkpoint(tmp_path / "model.safetensors", file)
+    make_known(tmp_path / "c", dtype)
+    before = module[0].weight
+    for strict in (True, False):
+        with pytest.raises(RuntimeError, match=r"(?s)size mismatch for 0.weight.*torch.Size\(\[0\]\)"):
+            module.load_state_dict(safetensors_torch.load_file(file), strict=strict, assign=assign)
+        with pytest.raises(RuntimeError, match=r"size mismatch for 0.weight"):
+            safetensors_torch.load_model(module, file, strict=strict)
+    assert module[0].weight is before
+
+
+def test_transformers_takes_no_marker_for_a_weight(
+    original: Path, compressed: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told to ignore shapes, it says of each weight that it has drawn another one, and names the ways out."""
+    make_known(compressed, b'"F8_E8M0"')
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        load(compressed, original.name)
+    caplog.clear()
+    with caplog.at_level("WARNING"):
+        load(compressed, original.name, ignore_mismatched_sizes=True)
+    assert "MISMATCH" in caplog.text
+    assert "ckpt: torch.Size([0])" in caplog.text
+    assert all(way in caplog.text for way in WAYS_OUT)
+
+
 def test_peft_raises(tmp_path: Path) -> None:
     """Nothing of an adapter is printed; the error alone has to stop it."""
     peft = pytest.importorskip("peft")

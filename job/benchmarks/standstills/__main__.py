@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import environment
 from job.benchmarks import RESULTS
 
-from . import chooser, measure, page, real, show
+from . import chooser, faults, measure, page, real, show
 
 
 def main() -> None:
@@ -47,7 +47,8 @@ def main() -> None:
     else:
         rows = measure.measure_all(measure.seeds(options.seed, options.count), len(os.sched_getaffinity(0)))
         results["forms"].pop(options.form, None)  # the last one is shown in full
-        counts = {"seconds": time.perf_counter() - begin, "seed": options.seed, **measure.tables(rows)}
+        told = {"seconds": time.perf_counter() - begin, "seed": options.seed, "kinds": len(faults.KINDS)}
+        counts = told | measure.tables(rows)
         results["forms"][options.form] = {"environment": facts, **counts}
     page.PAGE.keep(results, RESULTS, write=not options.no_write)
 

@@ -1,4 +1,4 @@
-"""What a run has of each rank: its calls as they went, where it is, and how it ended."""
+"""What went wrong in a run, and what it has of each rank: its calls as they went, where it is, and how it ended."""
 
 from __future__ import annotations
 
@@ -7,6 +7,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .programs import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What went wrong.
+
+    Attributes:
+        culprits: the ranks of which each is rightly named; none where no rank is to blame.
+        place: "local" where a rank stands still or ends, else "pair" or "group" by how many take part in the call,
+            "words" where ranks fail of what they see in others, "unseen" where these words tell nothing of the culprit;
+            "nobody" where no rank is to blame.
+    """
+
+    kind: str
+    culprits: tuple[int, ...]
+    place: str
+    what: str
 
 
 @dataclass(slots=True, eq=False)

@@ -56,7 +56,8 @@ def _table(seeds: Iterable[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _fits(found: Standstill) -> bool:
-    return not found.is_over and found.num_faults == 1 and not found.noise_kind and len(found.fault.culprits) == 1
+    is_plain = not found.is_over and found.num_faults == 1 and not found.noise_kind
+    return is_plain and len(found.fault.culprits) == 1 and found.fault.place != "unseen"
 
 
 # Facts.

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from .acts import Act
+    from .making import Making
 
-_WHOLE = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "barrier", "init", "new_group")
+_WHOLE = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "barrier", "init")
 """No rank leaves these before all have come: their transfers are looked at only where calls differ, or a rank ends."""
-_WITHOUT_TRANSFERS = ("init", "new_group")  # connections are made
+_WITHOUT_TRANSFERS = ("init",)  # connections are made
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +27,7 @@ class Meeting:
         wildcards, gone, stopped: ranks that do what others need, and those whose processes have ended, or are stopped.
             The sets grow.
         is_late: see Exchange.
+        making: of a group of which the ranks have unlike lists; None where all have one.
     """
 
     members: tuple[int, ...]
@@ -33,6 +35,7 @@ class Meeting:
     gone: Collection[int]
     stopped: Collection[int]
     is_late: bool
+    making: Making | None = None
     acts: dict[int, Act] = field(default_factory=dict)
     _exchange: Exchange | None = None
     _has_told: set[int] = field(default_factory=set)
@@ -40,7 +43,7 @@ class Meeting:
     def enter(self, act: Act) -> None:
         first = next(iter(self.acts.values()), act).call
         is_even = first.numel == act.call.numel and first.name == act.call.name
-        if self._exchange is None and (act.call.name not in _WHOLE or not is_even):
+        if self._exchange is None and (act.call.name not in _WHOLE or not is_even or self.making is not None):
             self._look_at_transfers()
         self.acts[act.rank] = act
         if self._exchange is not None:
@@ -80,5 +83,12 @@ class Meeting:
         self._exchange.run()
 
     def _join(self, exchange: Exchange, act: Act) -> None:
-        own, size = self.members.index(act.rank), len(self.members)
-        exchange.enter(own, steps(act.call, own, size))
+        if self.making is None:
+            own, size = self.members.index(act.rank), len(self.members)
+            exchange.enter(own, steps(act.call, own, size))
+            return
+        members, peers = self.making.members[act.rank], self.making.peers(act.rank)
+        places = [-1 if peer < 0 else self.members.index(peer) for peer in peers]
+        made = steps(act.call, members.index(act.rank), len(members))
+        own = self.members.index(act.rank)
+        exchange.enter(own, [each if each.peer < 0 else each._replace(peer=places[each.peer]) for each in made])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorwire_job.model import MAX_CALLS, Call, Observation, Operation, Process, ProcessGroup, Rank
+from tensorwire_job.model import IN_THREAD, MAX_CALLS, Call, Observation, Operation, Process, ProcessGroup, Rank
 
 if TYPE_CHECKING:
     from .acts import Act, RankState
@@ -124,7 +124,7 @@ def _process(state: RankState, time: float, page: float) -> Process:
 def _groups(
     player: Player, number: int, state: RankState, acts: list[Act], time: float, page: float
 ) -> list[ProcessGroup]:
-    made = {act.call.group for act in acts if act.call.name == "new_group" and (act.done or page + 1.0) <= page}
+    made = {act.call.group for act in acts if act.call.name == "new_group"}  # those that it is making are shown
     rows = []
     by_group: dict[int, list[Act]] = {}
     ways: dict[tuple[int, int], list[Act]] = {}
@@ -135,20 +135,21 @@ def _groups(
             ways.setdefault(_way(act), []).append(act)
     for index, (name, members) in enumerate(player.program.groups):
         if number in members and (index == 0 or index in made):
-            rows.append(_collectives(index, name, members, state, by_group.get(index, []), time, page))
+            own_id = _id(player, number, index)
+            rows.append(_collectives(own_id, name, members, state, by_group.get(index, []), time, page))
     for way, own in ways.items():
         rows.append(_messages(way, state, own, time, page))
     return rows
 
 
 def _collectives(
-    index: int, name: str, members: tuple[int, ...], state: RankState, acts: list[Act], time: float, page: float
+    own_id: str, name: str, members: tuple[int, ...], state: RankState, acts: list[Act], time: float, page: float
 ) -> ProcessGroup:
     opened = [act for act in acts if _done(act, state, page) is None]
     ends = [done for act in acts if (done := _done(act, state, page)) is not None]
     shown = opened[0] if opened else acts[-1] if acts else None
     return ProcessGroup(
-        id=_id(index),
+        id=own_id,
         name=name,
         size=len(members),
         enqueued=len(acts),
@@ -191,8 +192,10 @@ def _way(act: Act) -> tuple[int, int]:
     return (act.rank, act.call.peer) if act.call.name in ("send", "isend") else (act.call.peer, act.rank)
 
 
-def _id(group: int) -> str:
-    return f"{group + 1:08x}{group + 1:08x}"
+def _id(player: Player, rank: int, group: int) -> str:
+    """Made of torch's number of the group and of its members."""
+    members = player.program.groups[group][1]
+    return f"{player.numbers[rank].get(group, 0) + 1:08x}{zlib.crc32(repr(members).encode()):08x}"
 
 
 def _id_of_way(way: tuple[int, int]) -> str:
@@ -227,15 +230,27 @@ def _history_read(state: RankState, page: float, acts: list[Act]) -> float | Non
 
 def _history(player: Player, state: RankState, acts: list[Act], page: float) -> list[Call]:
     known = [act for act in acts if act.call.is_collective or act.call.is_message][-MAX_CALLS:]
-    return [_call(act, state, page) for act in known]
+    return [_call(player, act) for act in known]
 
 
-def _call(act: Act, state: RankState, page: float) -> Call:
+def _call(player: Player, act: Act) -> Call:
     call: ProgramCall = act.call
     is_paired = call.is_message and call.peer >= 0
-    group = _id_of_way(_way(act)) if is_paired else _id(call.group)
+    group = _id_of_way(_way(act)) if is_paired else _id(player, act.rank, call.group)
     operation = _operation(act, is_open=True)  # kernels note roots
-    return Call(group, operation, zlib.crc32(f"line {call.line}".encode()), call.counts)
+    line = zlib.crc32(f"line {call.line}".encode()) | (IN_THREAD if call.is_in_thread else 0)
+    return Call(group, operation, line, call.counts)
+
+
+def stack(player: Player, rank: int) -> str:
+    """As faulthandler writes it. A loop that polls stands in one of its lines."""
+    state = player.ranks[rank]
+    call = player.program.calls[rank][max(state.place - 1, 0)]
+    inner = "sleep" if state.local else call.name
+    line = 1 + rank % 2 if inner == "store_poll" else 1
+    outer = state.place if state.local else call.line
+    calls = f'  File "train.py", line {line} in {inner}\n  File "train.py", line {100 + outer} in <module>'
+    return f"Current thread 0x{rank + 1:016x} (most recent call first):\n{calls}\n"
 
 
 def as_told(observation: Observation) -> Mapping[int, str]:

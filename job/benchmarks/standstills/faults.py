@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from . import checks, grouping
+from .acts import Fault
 from .programs import ROOTED, Call, Program
 
 KINDS = (
-    "skip", "repeat", "swap", "another tensor", "another peer", "another operation", "wrong split", "stop", "sleep",
-    "die", "signal to one", "signal to some", "signal to all", "spin", "slipped into a lock", "lock held elsewhere",
+    "skip", "repeat", "swap", "another tensor", "another peer", "another root", "another operation", "wrong split",
+    "stop", "sleep", "die", "signal to one", "signal to some", "signal to all", "spin", "slipped into a lock",
+    "lock held elsewhere", "stuck before polling", "race of threads", *grouping.KINDS, *checks.KINDS,
 )  # fmt: skip
 WORDS = (
     "SIGKILL", "killed by SIGSEGV", "ValueError: expected a batch of 32, got 31", "exit 3", "exit 0",
@@ -26,28 +29,18 @@ _ONCE = ("new_group", "init")  # without these a real program ends with an error
 _CALLS_OF_ALL = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "barrier", "broadcast")
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What went wrong.
-
-    Attributes:
-        culprits: the ranks of which each is rightly named; none where no rank is to blame.
-        place: "local" where a rank stands still or ends, else "pair" or "group" by how many take part in the call;
-            "nobody" where no rank is to blame.
-    """
-
-    kind: str
-    culprits: tuple[int, ...]
-    place: str
-    what: str
-
-
 def befall(program: Program, source: random.Random, kind: str) -> tuple[Program, Fault] | None:
     """The program with a fault of this kind; None where it has no call that the fault can befall."""
     if kind == "signal to some" and program.world_size == 2:
         return None  # to one, or to all
+    if kind in grouping.KINDS:
+        return grouping.befall(program, source, kind)
+    if kind in checks.KINDS:
+        return checks.befall(program, source, kind)
     if kind == "lock held elsewhere":
         return _held_elsewhere(program, source)
+    if kind == "race of threads":
+        return _race(program, source)
     rank = source.randrange(program.world_size)
     calls = list(program.calls[rank])
     if kind in ("stop", "sleep", "spin", "die") or kind.startswith("signal"):
@@ -65,7 +58,7 @@ def befall(program: Program, source: random.Random, kind: str) -> tuple[Program,
         changed = None if call.name in (*_ONCE, "wait") else change(program, source, rank, place)
         if changed is not None:
             size = len(program.members(call, rank))
-            where = "pair" if size == 2 else "group"
+            where = "local" if kind == "stuck before polling" else "pair" if size == 2 else "group"
             told = f"{kind} at call {place} of rank {rank}, {call.name}"
             return _with(program, rank, changed), Fault(kind, (rank,), where, told)
     return None
@@ -83,6 +76,31 @@ def _held_elsewhere(program: Program, source: random.Random) -> tuple[Program, F
     place = "group" if culprits else "nobody"
     fault = Fault("lock held elsewhere", culprits, place, f"{key} is held by another process")
     return _with(program, needing[0], [Call("seize", key=key), *program.calls[needing[0]]]), fault
+
+
+def _race(program: Program, source: random.Random) -> tuple[Program, Fault] | None:
+    """On some ranks the main thread comes first where on others another thread does: no rank is to blame."""
+    threads = [
+        (call.group, call.block, call.step)
+        for own in program.calls
+        for call in own
+        if call.is_in_thread and len(program.groups[call.group][1]) > 1
+    ]
+    if not threads:
+        return None
+    group, block, step = at = source.choice(threads)
+    members = program.groups[group][1]
+    first = source.sample(members, source.randint(1, len(members) - 1))
+    handles = max(each.handle for own in program.calls for each in own)
+    calls = list(program.calls)
+    for handle, rank in enumerate(first, handles + 1):
+        own = list(calls[rank])
+        place = next(i for i, c in enumerate(own) if c.is_in_thread and (c.group, c.block, c.step) == at)
+        in_thread, main = own[place : place + 2]
+        own[place : place + 2] = [replace(main, handle=handle), in_thread, Call("wait", main.line, handle=handle)]
+        calls[rank] = tuple(own)
+    told = f"the main thread comes first on ranks {sorted(first)} in step {step} of block {block}"
+    return replace(program, calls=tuple(calls)), Fault("race of threads", (), "nobody", told)
 
 
 def _with(program: Program, rank: int, calls: Sequence[Call]) -> Program:
@@ -164,13 +182,25 @@ def _another_tensor(program: Program, source: random.Random, rank: int, place: i
 
 def _another_peer(program: Program, source: random.Random, rank: int, place: int) -> list[Call] | None:
     call = program.calls[rank][place]
-    if call.name in ROOTED:
-        others = [each for each in range(len(program.groups[call.group][1])) if each != call.root]
-        return _put(program, rank, place, replace(call, root=source.choice(others)))
     others = [each for each in range(program.world_size) if each not in (rank, call.peer)]
     if not call.is_message or call.peer < 0 or not others:
         return None
     return _put(program, rank, place, replace(call, peer=source.choice(others)))
+
+
+def _another_root(program: Program, source: random.Random, rank: int, place: int) -> list[Call] | None:
+    call = program.calls[rank][place]
+    if call.name not in ROOTED or call.handle:
+        return None
+    others = [each for each in range(len(program.groups[call.group][1])) if each != call.root]
+    return _put(program, rank, place, replace(call, root=source.choice(others)))
+
+
+def _stuck_before_polling(program: Program, source: random.Random, rank: int, place: int) -> list[Call] | None:
+    calls = list(program.calls[rank])
+    if calls[place].name != "store_add":
+        return None
+    return [*calls[:place], Call("sleep"), *calls[place:]]
 
 
 def _another_operation(program: Program, source: random.Random, rank: int, place: int) -> list[Call] | None:
@@ -208,6 +238,8 @@ _CHANGES: dict[str, _Change] = {
         _swap,
         _another_tensor,
         _another_peer,
+        _another_root,
+        _stuck_before_polling,
         _another_operation,
         _wrong_split,
         _slipped_into_a_lock,

@@ -13,6 +13,8 @@ from . import score, standstill
 from .replay import explanations
 
 _CHUNK = 50
+_REPLAYED = ("local", "group", "pair")  # places where one rank explains the standstill
+_APART = ("nobody", "unseen")  # places that have rows of their own
 OUTCOMES = (score.RIGHT, score.OPEN, score.WRONG, score.NOTHING)
 
 
@@ -41,8 +43,8 @@ class Row:
 
     @property
     def is_plain(self) -> bool:
-        """One fault, a rank to blame, and all pages as they should be."""
-        return self.num_faults == 1 and not self.noise and self.place != "nobody"
+        """One fault, a rank to blame of which pages tell, and all pages as they should be."""
+        return self.num_faults == 1 and not self.noise and self.place not in _APART
 
 
 def seeds(seed: int, count: int) -> range:
@@ -57,7 +59,8 @@ def measure(seed: int, *, with_replay: bool = True) -> Row:
     if found.is_over:
         return Row(*facts)
     live = score.judge(found.player, found.noise)
-    explaining = explanations(found.player) if with_replay else []
+    is_compared = fault.place in _REPLAYED and culprits == found.num_faults == 1 and not noise
+    explaining = explanations(found.player) if with_replay and is_compared else []
     dead, is_same = "", False
     if not found.noise_kind and any(state.is_alive for state in found.player.ranks):
         score.end_all(found.player)
@@ -92,7 +95,7 @@ def tables(rows: Sequence[Row]) -> dict[str, Any]:
     """The counts of the page."""
     stood = [row for row in rows if not row.is_over]
     plain = [row for row in stood if row.is_plain]
-    single = [row for row in stood if row.num_faults == 1 and row.place != "nobody"]
+    single = [row for row in stood if row.num_faults == 1 and row.place not in _APART]
     lived = [row for row in stood if row.dead]
     high = [row for row in stood if row.confidence == "high" and row.outcome == score.WRONG]
     return {
@@ -107,6 +110,8 @@ def tables(rows: Sequence[Row]) -> dict[str, Any]:
         "by pages": {noise or "fresh": _outcomes([row for row in single if row.noise == noise])
                      for noise in ("", *standstill.NOISES)},
         "nobody": _outcomes([row for row in stood if row.place == "nobody"]),
+        "nobody by kind": _by([row for row in stood if row.place == "nobody"], "kind"),
+        "unseen": _outcomes([row for row in stood if row.place == "unseen"]),
         "two faults": _outcomes([row for row in stood if row.num_faults == 2]),
         "by confidence": _by([row for row in plain if row.confidence], "confidence"),
         "high on an innocent": {
@@ -149,7 +154,7 @@ def _by(rows: Sequence[Row], field: str) -> dict[str, dict[str, int]]:
 def _ambiguity(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     """By place: whether the culprit is among the ranks that would explain the standstill, and how many those are."""
     found = {}
-    for place in ("local", "group", "pair"):
+    for place in _REPLAYED:
         own = [row for row in rows if row.place == place]
         found[place] = {
             "runs": len(own),

@@ -42,8 +42,9 @@ Random distributed programs with one fault at a random place, played to their st
 reported as probes would report them. The culprit is known. No training, no GPU and no network took part.
 
 *Right*: the culprit alone is named. *Open*: several ranks or sides are named, and the culprit is among them. *Wrong*:
-the culprit is not among them. *Not named*: nothing is found, or nobody is named. Where nobody is to blame (a signal to
-all), it is right to name nobody. A job is looked at five times, 3 s apart, from 31 s after its last event, with the
+the culprit is not among them. *Not named*: nothing is found, or no rank is named. Where no rank is to blame, as after a
+signal to all, it is right to name none. Where ranks fail of a check that tells nothing of the culprit, no figure but
+that of high confidence counts it. A job is looked at five times, 3 s apart, from 31 s after its last event, with the
 thresholds of `tensorwire-job diagnose`."""
 
 
@@ -54,12 +55,19 @@ def _mix() -> str:
         [
             f"- Ranks: 2 in {100 * standstill.SHARE_OF_TWO_RANKS:.0f} % of the programs, else {worlds} alike.",
             "- Programs: 3 to 7 blocks, repeated in 2 to 4 steps; a fifth of the blocks only in every other step.",
-            "- Blocks: collectives of the world, of a mesh or of an odd group, buckets that do not wait, all_to_all,",
-            "  messages, pipelines, rings, a server that receives from any, keys of the store, barriers and monitored",
-            "  barriers. In a fifth of the programs one line calls most collectives.",
+            *_lines(
+                "- Blocks: collectives of the world, of a mesh or of an odd group, buckets that do not wait, "
+                "all_to_all, messages, pipelines, rings, a server that receives from any, keys of the store, counters "
+                "of the store that ranks poll, file locks, a thread with a collective of its own, barriers and "
+                "monitored barriers. In a fifth of the programs one line calls most collectives."
+            ),
             *_lines(f"- Faults: one of {len(faults.KINDS)} kinds, drawn alike: {', '.join(faults.KINDS)}."),
             "  A fault befalls one call of one rank, drawn alike from those that it can befall.",
             f"- In {100 * standstill.SHARE_OF_LAUNCHERS:.0f} % a launcher ends all processes once one has failed.",
+            *_lines(
+                f"- In {100 * standstill.SHARE_OF_CAUGHT:.0f} % of the jobs of which no process dies by itself, ranks "
+                "have caught a signal before."
+            ),
             f"- {100 * standstill.SHARE_OF_TWO:.0f} % have a second fault.",
             f"- Pages: in {noise} each, the page of one rank is late (an earlier time for the first two looks), stale",
             "  (an earlier time for good) or missing.",
@@ -68,7 +76,10 @@ def _mix() -> str:
 
 
 def _forms(forms: dict[str, dict[str, Any]]) -> str:
-    about = "Shares are those of standstills with one fault, somebody to blame, and fresh pages."
+    about = (
+        "Shares are those of standstills with one fault, a rank to blame of which pages tell, and fresh pages. A mix\n"
+        "of more kinds of faults is another one: its figures are not to be compared with those of the rows before."
+    )
     rows = [found | {"form": name, "total": _total(found)} for name, found in forms.items()]
     return f"{about}\n\n{of_columns(_FORMS, rows)}"
 
@@ -77,8 +88,10 @@ def _count_high(key: str, of: str) -> Callable[[dict[str, Any]], str]:
     return lambda row: f"{len(row['high on an innocent'][key])} of {row[of]}"
 
 
+_FIRST_KINDS = 13
 _FORMS = (
-    ("form", "form", ""), ("seed", "seed", ""), ("programs", "runs", ""), ("stood still", "stood", ""),
+    ("form", "form", ""), ("kinds of faults", lambda row: str(row.get("kinds", _FIRST_KINDS))),
+    ("seed", "seed", ""), ("programs", "runs", ""), ("stood still", "stood", ""),
     ("right of those named alone", lambda row: _share(row["right alone"], row["named alone"])),
     ("named alone", lambda row: _share(row["named alone"], row["total"])),
     *((name, lambda row, name=name: _share(row["plain"][name], row["total"])) for name in OUTCOMES),
@@ -114,7 +127,7 @@ def goals(found: dict[str, Any], chooser: dict[str, Any] | None) -> str:
         ours = (one["right alone"], one["named alone"]), (one["named alone"], _total(one))
         for what, theirs, own in zip(("right of those named", "named"), (best, sure), ours, strict=True):
             rows.append([f"points below the chooser: {what}", "", f"{_percent(*theirs) - _percent(*own):.1f}", "3"])
-    return table(("one fault, fresh pages", "somebody to blame", "one rank to blame", "goal"), rows)
+    return table(("one fault, fresh pages", "a rank to blame", "one rank to blame", "goal"), rows)
 
 
 _GOALS = {
@@ -165,11 +178,14 @@ def _details(found: dict[str, Any]) -> list[str]:
         f"{sum(found['over'].values())} programs came to their end in spite of the fault ({over})."
     )
     parts = ["\n".join(line.strip() for line in _lines(made))]
-    parts.append("By fault, by ranks and by place: one fault, somebody to blame, bad pages included.")
+    parts.append("By fault, by ranks and by place: one fault, a rank to blame, bad pages included.")
     for title, key in (("fault", "by kind"), ("ranks", "by ranks"), ("place", "by place"), ("pages", "by pages")):
         parts.append(_outcomes(title, found[key]))
-    parts.append("Two faults, and nobody to blame: bad pages included. By confidence: fresh pages alone.")
-    others = {"two faults": found["two faults"], "nobody to blame": found["nobody"]}
+    parts.append("Two faults, and no rank to blame: bad pages included. By confidence: fresh pages alone.")
+    of_none = {f"no rank to blame: {kind}": counts for kind, counts in found.get("nobody by kind", {}).items()}
+    others = {"two faults": found["two faults"], "no rank to blame": found["nobody"], **of_none}
+    if "unseen" in found:
+        others["a check that tells nothing of the culprit"] = found["unseen"]
     parts += [_outcomes("besides", others), _outcomes("confidence", found["by confidence"])]
     parts.append(_outcomes("the job", {"live": found["dead"]["live"], "dead": found["dead"]["dead"]}))
     parts.append(

@@ -9,6 +9,7 @@ What a rank waits for, and who can go on without whom, follows gloo's algorithms
   for the root alone, and the root for all.
 - Two operations of one group run at a time in each rank; the others wait for their turn.
 - A rank that is sent more than it expects is aborted. One that is sent less goes on.
+- Groups meet by torch's number of them, see making.py.
 - A file lock has one holder. It goes to the next in the order in which they came. It is given back by its
   holder, or with the end of that process.
 - A process that ends closes its connections. A rank that waits for data from it, or to it, fails.
@@ -27,6 +28,7 @@ from . import last_words
 from .acts import Act, End, RankState
 from .collectives import Meeting
 from .locks import Locks
+from .making import Making, numbers_of, tangled
 from .messages import Messages
 from .transfers import algorithm
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from .programs import Call, Program
 
 _IN_FLIGHT = 2  # torch's threads of a gloo group
+_IN_PYTHON = ("lock", "store_poll")  # waits that a handler of a signal ends
 _ABORT_SECONDS = 0.03
 _LATE = 0.3  # of the aborts, see Exchange: seen in real runs, not measured
 _AFTER = (0.01, 2.0)  # seconds after which a peer fails, see exit_reasons of the analyzer for the measurements
@@ -83,6 +86,10 @@ class Player:
         self._later: dict[tuple[int, int], deque[Act]] = defaultdict(deque)
         self._handles: dict[tuple[int, int], Act] = {}
         self._keys: set[str] = set()
+        self._added: dict[str, list[int]] = defaultdict(list)  # to counters of the store: a rank each time
+        self.numbers = numbers_of(program, self.wildcards)  # torch's, of each rank's groups
+        self._tangled = tangled(program, self.numbers)
+        self._making: dict[int, Making] = {}
         self.locks = Locks(lock_order or {})
         for rank in range(program.world_size):
             if rank not in self.wildcards:
@@ -110,9 +117,12 @@ class Player:
             self._finish(act)
         for meeting in list(self._meetings.values()):
             self._settle(meeting)
+        for act in (act for making in self._making.values() for act in making.settle()):
+            self._finish(act)
         for state in self.ranks:
             if state.waits_for is not None and state.waits_for.call.name == "store_get":
                 self._finish(state.waits_for)
+        self._look_at_counters()
 
     def signal(self, rank: int, name: str, *, of_others: bool = False) -> None:
         """A signal to a rank. One that waits in gloo does not react to SIGINT, a stopped one to nothing but SIGKILL.
@@ -132,7 +142,7 @@ class Player:
             return
         if name != "SIGINT":
             self.end(rank, name, "interruption", of_others=of_others)
-        elif state.local == "spin" or (state.waits_for is not None and state.waits_for.call.name != "lock"):
+        elif state.local == "spin" or (state.waits_for is not None and state.waits_for.call.name not in _IN_PYTHON):
             state.is_pending = True
         else:
             self.end(rank, "KeyboardInterrupt", "interruption", of_others=of_others)
@@ -287,18 +297,43 @@ class Player:
         elif call.name == "store_get":
             if call.key in self._keys or self.wildcards:
                 self._finish(act)
+        elif call.name == "store_add":
+            self._added[call.key].append(rank)
+            self._finish(act)
+            self._look_at_counters()
+        elif call.name == "store_poll":
+            if self._is_full(call.key):
+                self._finish(act)
         elif rank not in self.program.groups[call.group][1]:
             self._finish(act)  # a group of others
-        else:  # init, new_group, monitored_barrier
+        elif call.name == "new_group":
+            number = self.numbers[rank][call.group]
+            making = self._making.setdefault(number, Making(self.random, self.wildcards))
+            for each in making.enter(act, self.program.groups[call.group][1]):
+                self._finish(each)
+        else:  # init, monitored_barrier
             self._meet(act)
 
+    def _is_full(self, key: str) -> bool:
+        return len(self._added[key]) + len(self.wildcards.difference(self._added[key])) >= len(self.ranks)
+
+    def _look_at_counters(self) -> None:
+        for state in self.ranks:
+            act = state.waits_for
+            if act is not None and act.call.name == "store_poll" and self._is_full(act.call.key):
+                self._finish(act)
+
     def _meet(self, act: Act) -> None:
-        key = algorithm(act.call), act.call.group, act.tag
+        number = self.numbers[act.rank].get(act.call.group, 0)
+        key = algorithm(act.call), number, act.tag
         meeting = self._meetings.get(key)
         if meeting is None:
-            members = self.program.members(act.call, act.rank)
+            members, making = self.program.members(act.call, act.rank), None
+            if number in self._tangled:
+                members, making = tuple(range(len(self.ranks))), self._making[number]
             is_late = self.random.random() < _LATE
-            meeting = self._meetings[key] = Meeting(members, self.wildcards, self._gone, self._stopped, is_late)
+            meeting = Meeting(members, self.wildcards, self._gone, self._stopped, is_late, making)
+            self._meetings[key] = meeting
         meeting.enter(act)
         self._settle(meeting)
         if all(rank in meeting.acts and meeting.acts[rank].done is not None for rank in meeting.members):

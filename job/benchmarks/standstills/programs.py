@@ -33,6 +33,7 @@ class Call:
     handle: int = 0  # of a call that does not wait, and of the wait for it; 0: it waits
     step: int = 0  # of the training; 0 before and after it
     block: int = 0  # of the program; 0 before the first
+    is_in_thread: bool = False  # made by another thread than the main one; it has a handle
 
     @property
     def is_message(self) -> bool:
@@ -283,6 +284,40 @@ def _key(draft: _Draft) -> Block:
     return block
 
 
+def _rendezvous(draft: _Draft) -> Block:
+    """A barrier made by hand: each adds to a counter of the store, and looks until all have."""
+    lines = draft.line(), draft.line()
+
+    def block() -> None:
+        draft.keys += 1
+        for rank in range(draft.world_size):
+            for name, line in zip(("store_add", "store_poll"), lines, strict=True):
+                draft.add(rank, name, line, key=f"counter {draft.keys}")
+
+    return block
+
+
+def _thread(draft: _Draft) -> Block:
+    """A thread saves, with a collective of its own in the group in which the main thread makes one meanwhile."""
+    kind, numel = draft.random.choice(draft.kinds), draft.numel()
+    first, second = draft.random.sample(("all_reduce", "all_gather_into_tensor", "barrier", "broadcast"), 2)
+    lines = [draft.line() for _ in range(3)]
+
+    def add(rank: int, name: str, line: int, group: int, **more: object) -> None:
+        values = {"numel": 0 if name == "barrier" else numel, "root": 0 if name == "broadcast" else -1}
+        draft.add(rank, name, line, group=group, **values, **more)
+
+    def block() -> None:
+        for group in kind:
+            for rank in draft.groups[group][1]:
+                handle = draft.handle()
+                add(rank, first, lines[0], group, handle=handle, is_in_thread=True)
+                add(rank, second, lines[1], group)
+                draft.add(rank, "wait", lines[2], handle=handle)
+
+    return block
+
+
 def _lock(draft: _Draft) -> Block:
     """Some ranks take a file lock in turn, and all meet after it at times."""
     size, source = draft.world_size, draft.random
@@ -314,4 +349,5 @@ def _monitored(draft: _Draft) -> Block:
 _MIX: tuple[Callable[[_Draft], Block], ...] = (
     *(_collective,) * 6, *(_rooted,) * 3, *(_barrier,) * 2, *(_buckets,) * 3, *(_all_to_all,) * 2, *(_message,) * 3,
     *(_pipeline,) * 2, _ring, _ring, _server, _key, _monitored, _lock, _lock,
+    _rendezvous, _thread,
 )  # fmt: skip

@@ -80,13 +80,24 @@ def _watch(child: int, told: Path, size: int) -> int | None:
             done, code = os.waitpid(child, os.WNOHANG)
             status = os.waitstatus_to_exitcode(code) if done else None
         now = f"{status} " + " ".join(_text(told / str(rank)) + _text(told / f"{rank}.err") for rank in range(size))
+        if any(_is_runnable(_text(told / "pid" / str(rank))) for rank in range(size)):
+            since = time.monotonic()  # it may wait for a CPU for long
         if now != before:
             before, since = now, time.monotonic()
     return status
 
 
+def _is_runnable(pid: str) -> bool:
+    """Whether a thread of this process is."""
+    threads = (_text(path).rpartition(")")[2].split() for path in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return any(fields[:1] == ["R"] for fields in threads)
+
+
 def _text(path: Path) -> str:
-    return path.read_text(errors="replace") if path.exists() else ""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 if __name__ == "__main__":

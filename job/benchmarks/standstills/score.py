@@ -11,7 +11,7 @@ from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.analyzer.verdicts import part
 from tensorwire_job.model import ASKED
 
-from .evidence import observe
+from .evidence import observe, stack
 
 if TYPE_CHECKING:
     from tensorwire_job.model import Finding
@@ -70,7 +70,10 @@ def judge(player: Player, noise: Noise | None = None) -> Verdict:
     with _explanations() as considered:
         for look in range(LOOKS):
             considered.clear()
-            findings = analyzer.update(observe(player, first + look * INTERVAL, noise)).findings
+            analysis = analyzer.update(observe(player, first + look * INTERVAL, noise))
+            findings = analysis.findings
+            for rank in analysis.stacks_of:
+                analyzer.add_stack(rank, stack(player, rank))
     told = [finding for finding in findings if finding.level == "finding"]
     if not told:
         return Verdict(considered=frozenset(considered))

@@ -64,6 +64,33 @@ def seize(key):
     os.read(read, 1)
 
 
+def poll(key):
+    while store().add(key, 0) < int(os.environ["WORLD_SIZE"]):
+        time.sleep(0.05)
+
+
+class InThread:
+    """What a thread of its own calls. The script goes on once it has."""
+
+    def __init__(self, call):
+        self.error = None
+        self.thread = threading.Thread(target=self.run, args=(call,), daemon=True)
+        self.thread.start()
+        time.sleep(0.1)
+
+    def run(self, call):
+        try:
+            call()
+        except Exception as error:
+            self.error = error
+
+    def wait(self):
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+store = dist.distributed_c10d._get_default_store
 works, groups, locks = {{}}, {{}}, {{}}
 '''
 
@@ -85,7 +112,7 @@ def script(program: Program, title: str) -> str:
 def _statement(program: Program, call: Call, rank: int) -> str:
     name, members = call.name, program.groups[call.group][1]
     group = f"group=groups[{call.group}]" if call.group else "group=None"
-    group += ", async_op=True" if call.handle else ""
+    group += ", async_op=True" if call.handle and not call.is_in_thread else ""
     after = f"works[{call.handle}] = " if call.handle and name != "wait" else ""
     size, x = len(members), f"x({call.numel})"
     root = members[call.root] if call.root >= 0 else -1
@@ -110,8 +137,10 @@ def _statement(program: Program, call: Call, rank: int) -> str:
         "recv": f"dist.recv({x}, {call.peer})",
         "irecv": f"dist.irecv({x}, {call.peer})",
         "recv_any": f"dist.recv({x})",
-        "store_set": f"dist.distributed_c10d._get_default_store().set('{call.key}', 'x')",
-        "store_get": f"dist.distributed_c10d._get_default_store().get('{call.key}')",
+        "store_set": f"store().set('{call.key}', 'x')",
+        "store_get": f"store().get('{call.key}')",
+        "store_add": f"store().add('{call.key}', 1)",
+        "store_poll": f"poll('{call.key}')",
         "lock": f"lock({call.key!r})",
         "unlock": f"{call.key!r} in locks and locks.pop({call.key!r}).close()",
         "seize": f"seize({call.key!r})",
@@ -124,7 +153,7 @@ def _statement(program: Program, call: Call, rank: int) -> str:
         return _death(call.key)
     if name == "signals":
         return f"os.write(pipe, b'!'); os.kill(os.getpid(), signal.{call.key})"
-    return after + texts[name]
+    return after + (f"InThread(lambda: {texts[name]})" if call.is_in_thread else texts[name])
 
 
 def _others(call: Call) -> list[tuple[int, float]]:
@@ -140,4 +169,4 @@ def _death(words: str) -> str:
     if words.startswith("exit "):
         return f"sys.exit({words[5:]})"
     kind, _, text = words.partition(": ")
-    return f"raise {kind if kind == 'ValueError' else 'MemoryError'}({text!r})"
+    return f"raise type({kind!r}, (Exception,), {{}})({text!r})"

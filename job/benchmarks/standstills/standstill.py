@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import faults, programs
+from . import checks, faults, programs
+from .acts import Fault
 from .caught import catch
 from .evidence import Noise
-from .faults import Fault
 from .play import Player
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ SHARE_OF_CAUGHT = 0.1
 """Jobs of which ranks have caught a signal before, where the fault is none and no process dies by itself."""
 SHARE_OF_LAUNCHERS = 0.5
 """Jobs of which all processes are ended once one has failed, as torchrun does."""
-ENDS = ("die", "signal to one", "signal to some", "signal to all")
+ENDS = ("die", "signal to one", "signal to some", "signal to all", *checks.KINDS)
 """Faults that end a process, or are signals themselves."""
 LATE_SECONDS = 34.0
 """For so long after the standstill a late page shows an earlier time: the first looks see it."""

@@ -28,6 +28,18 @@ Setup = Literal["", "before init", "in init", "initialized", "destroyed"]
 
 SETUPS: Final[tuple[Setup, ...]] = get_args(Setup)
 
+FOR_ANY: Final = "recv from any source"
+FOR_KEY: Final = "Store.wait"
+NEW_GROUP: Final = "new_group"
+MONITORED: Final = "monitored_barrier"
+UNCOUNTED: Final = (NEW_GROUP, MONITORED, FOR_ANY, FOR_KEY)
+"""Activities in which a rank waits for others, and which no group counts."""
+
+FOR_LOCK: Final = "file lock"
+"""The activity of a rank that waits for one whose holder is not known; :func:`in_lock_of` has the others."""
+
+_HELD: Final = re.compile(rf"{FOR_LOCK} \(pid (\d{{1,7}})\)")
+
 REPLACED: Final = "runs another program"
 """Exit reason of a process that has called exec: it lives, but is no rank any more."""
 
@@ -136,13 +148,21 @@ class ProcessGroup:
         operation = self.operation
         return operation.sequence if operation is not None and operation.sequence > 0 else self.completed + 1
 
-    def is_open_for(self, seconds: float) -> bool:
-        """Whether an operation has been open for so long."""
-        return self.open_seconds is not None and self.open_seconds >= seconds
-
     def has_entered(self, sequence: int) -> bool:
         """Whether the rank has called the operation of this number. Messages are counted apart at their two ends."""
         return self.enqueued >= sequence
+
+
+def in_lock_of(pid: int) -> str:
+    """The activity of a rank that waits for the file lock of this process."""
+    return f"{FOR_LOCK} (pid {pid})"
+
+
+def holder_of_lock(activity: str) -> int | None:
+    """The pid of the process that holds the file lock that a rank waits for; None where it waits for none, 0 where the
+    holder is not known."""
+    found = _HELD.fullmatch(activity)
+    return int(found[1]) if found else 0 if activity == FOR_LOCK else None
 
 
 @dataclass(slots=True)
@@ -206,6 +226,11 @@ class Rank:
     calls_seconds: float | None = None  # since they were read
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether its stack shows that it waits for others."""
+        return self.activity in UNCOUNTED
+
+    @property
     def longest_open(self) -> ProcessGroup | None:
         """The group whose operation has been open for the longest."""
         opened = sorted((g for g in self.process_groups if g.open_seconds is not None), key=lambda group: group.id)
@@ -266,6 +291,10 @@ class Confidence(str, Enum):
     def order(self) -> int:
         """0 for the highest. The members themselves compare as strings."""
         return list(Confidence).index(self)
+
+
+MAX_SUSPECTS: Final = 5
+"""The first few suspects are named."""
 
 
 @dataclass(frozen=True, slots=True)

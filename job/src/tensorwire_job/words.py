@@ -157,6 +157,31 @@ def ended(rank: Rank, ago: str = "") -> str:
     return (f"ended ({process.exit_reason})" if process.exit_reason else "ended without an exit reason") + ago
 
 
+def state(rank: Rank) -> str:
+    """ "its process is in state S"; "" where that is not known, as of the past."""
+    if rank.process.is_stopped:
+        return "its process is stopped"
+    return f"its process is in state {rank.process.state}" if rank.process.state else ""
+
+
+def activity(rank: Rank) -> str:
+    """What its stack says, "torch.save for 9 s"."""
+    since = "" if rank.activity_seconds is None else f" for {seconds(rank.activity_seconds)}"
+    return rank.activity + since
+
+
+def where(rank: Rank) -> str:
+    """The operation that a rank has been in for the longest; if in none, what its stack or its set-up say."""
+    if group := rank.longest_open:
+        operation = numbered(group.operation, group.open_sequence, group.title)
+        return f"is in {operation} for {seconds(group.open_seconds or 0.0)}"
+    if rank.is_waiting:
+        return f"is in {activity(rank)}"
+    return {"before init": "has not called init_process_group", "in init": "is in init_process_group"}.get(
+        rank.setup, "is in no operation that the probe sees"
+    )
+
+
 def last_operation(rank: Rank) -> str:
     """The operation that it was in when it was last heard of, or had been in."""
     if group := rank.longest_open:

@@ -18,9 +18,8 @@ from job.tests.support.observations import WORLD, member, observed, rank, ring
 from tensorwire.errors import FormatError
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.analyzer.view.groups import Groups
-from tensorwire_job.analyzer.view.verdict import MAX_SUSPECTS
 from tensorwire_job.columns import EdgeColumns, RankColumns
-from tensorwire_job.model import MAX_RANKS, Timing, Worker
+from tensorwire_job.model import MAX_RANKS, MAX_SUSPECTS, Timing, Worker
 from tensorwire_job.protocol.encoding import Encoder
 from tensorwire_job.service.merge import Nodes
 from tests.support.drawn import drawn

@@ -303,18 +303,6 @@ def test_unread_data_points_at_who_does_not_read(culprit: int, state: dict[str, 
 
 
 @every_rank
-def test_stopped_inside_though_its_counts_had_not_seen_it_enter(culprit: int) -> None:
-    """The probe's heartbeat is older than the entry; peers got data of the operation, so the rank was in it."""
-
-    def edges(time: float) -> list[Any]:
-        sent = min(time, 4.5)
-        return ring(received_bytes=lambda a, b: int(1e6 * sent) if b == culprit else int(1e6 * min(time, 3.5)))
-
-    at = hung(not_entering(culprit), edges=edges, states={culprit: {"state": "T", "heartbeat_seconds": 9.0}})
-    assert told(last(at, step=0.5)) == ("TW-H3", [culprit])
-
-
-@every_rank
 def test_link_down(culprit: int) -> None:
     def edges(time: float) -> list[Any]:
         def at_culprit(a: int, b: int) -> bool:

@@ -13,7 +13,7 @@ from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.model import REPLACED
 
 if TYPE_CHECKING:
-    from tensorwire_job.model import Finding, Observation
+    from tensorwire_job.model import Finding, Observation, Rank
 
 SECONDARY = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
 
@@ -241,12 +241,25 @@ def test_who_waits_for_most_others_that_have_ended_well_has_called_once_too_ofte
     assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
 
 
+def _set_up(culprit: int, exit_reason: str, setup: str) -> list[Rank]:
+    """Ranks that set up the job, of which one gave up, and the launcher ended the others."""
+    states = {n: dead(4.0, "SIGTERM") | {"exit_kind": "interruption", "setup": "in init"} for n in range(WORLD)}
+    states[culprit] = dead(4.5, exit_reason) | {"setup": setup}
+    return [rank(n, setup_seconds=5.0, **states[n]) for n in range(WORLD)]
+
+
 @every_rank
-def test_the_first_that_gives_up_while_all_set_up_the_job_is_not_to_blame(culprit: int) -> None:
+@pytest.mark.parametrize("setup", ["in init", "before init"])  # it may fail before its page is written
+def test_the_first_that_gives_up_while_all_set_up_the_job_is_not_to_blame(culprit: int, setup: str) -> None:
     """As where a file of an earlier job has addresses at which none listens."""
     words = "RuntimeError: Gloo connectFullMesh failed with timed out connecting: SO_ERROR: Connection refused"
-    states = {n: dead(4.0, "SIGTERM") | {"exit_kind": "interruption"} for n in range(WORLD)}
-    states[culprit] = dead(4.5, words)
-    (finding,) = at_once([rank(n, setup="in init", setup_seconds=5.0, **states[n]) for n in range(WORLD)])
+    ranks = _set_up(culprit, words, setup)
+    ranks[culprit - 1].setup = setup  # it comes late
+    (finding,) = at_once(ranks)
     assert (finding.code, finding.suspects, finding.sides, finding.confidence) == ("TW-LOST", [], [], "low")
     assert f"rank {culprit} ended" in finding.summary
+
+
+def test_a_rank_that_lost_a_connection_of_its_own_before_it_set_up_the_job_is_to_blame() -> None:
+    (finding,) = at_once(_set_up(2, "ConnectionError: dataset server: Connection refused", "before init"))
+    assert (finding.code, finding.suspects) == ("TW-LOST", [2])

@@ -11,8 +11,8 @@ from job.tests.support.analyzed import SECONDS, everything, last, only, told, wa
 from job.tests.support.observations import WORLD, member, observed, rank, ring
 from job.tests.support.observed_jobs import every_rank, healthy, hung, not_entering, others
 from tensorwire_job.analyzer import Analyzer
-from tensorwire_job.analyzer.view.verdict import sides_of
 from tensorwire_job.model import Worker
+from tensorwire_job.stacks import sides_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

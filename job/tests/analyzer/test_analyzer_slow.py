@@ -84,6 +84,29 @@ def test_both_on_two_ranks(culprit: int) -> None:
 
 
 @every_rank
+def test_what_is_lost_on_the_way_to_a_late_rank_accuses_no_sender(culprit: int) -> None:
+    """It has no room for what it does not read. Some is lost elsewhere as well, as on a busy machine."""
+
+    def edges(time: float) -> list[Any]:
+        return ring(
+            busy_seconds=lambda a, b: 0.3 * time,
+            retransmits=lambda a, b: int((2.0 if b == culprit else 0.9) * max(0.0, time - 20)),
+        )
+
+    assert told(last(job_at_rate({culprit: 0.5}, 0.5, timed_after=0.0, edges=edges), 60)) == ("TW-S3", [culprit])
+
+
+def test_an_edge_that_is_idle_most_of_the_time_is_not_waited_for_though_it_loses_packets() -> None:
+    def edges(time: float) -> list[Any]:
+        return ring(
+            busy_seconds=lambda a, b: 0.1 * time,
+            retransmits=lambda a, b: int(30 * max(0.0, time - 20)) if a == 1 else 0,
+        )
+
+    assert told(last(job_at_rate(transfer=0.5, timed_after=0.0, edges=edges), 60)) == ("TW-S2", [])
+
+
+@every_rank
 def test_packet_loss_shows_in_retransmissions(culprit: int) -> None:
     def edges(time: float) -> list[Any]:
         return ring(

@@ -104,6 +104,17 @@ def test_what_is_said_later_names_none() -> None:
     assert (finding.suspects, finding.confidence) == ([3], "high")
 
 
+CHECKS = ["ValueError: expected 32 rows, got 31", "AssertionError: loss is not finite", "ValueError: {} sums differ"]
+OF_ITS_OWN = ["OutOfMemoryError: tried to allocate 2 GiB", "ImportError: no module named apex", "OSError: disk is full"]
+
+
+@every_rank
+@pytest.mark.parametrize("text", [*CHECKS, *OF_ITS_OWN])
+def test_a_check_of_one_alone_may_have_failed_of_what_another_one_sent(culprit: int, text: str) -> None:
+    confidence = "medium" if text in CHECKS else "high"
+    assert told(found({culprit: text.format(culprit)})) == ([culprit], [], confidence)
+
+
 def drawn_job(source: random.Random) -> tuple[int, dict[int, str], int]:
     """A culprit, the words of those that fail, and the number of ranks."""
     world = source.choice([2, 3, 4, 4, 8])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire_job.analyzer.view.confidence import Basis, confidence_of
+from tensorwire_job.confidence import Basis, confidence_of
 from tensorwire_job.model import Confidence
 
 if TYPE_CHECKING:

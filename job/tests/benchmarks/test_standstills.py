@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +91,98 @@ def test_who_keeps_a_file_lock_explains_the_standstill_and_not_who_waits_for_it(
     assert explanations(player) == [0]
 
 
-@pytest.mark.parametrize("kind", ["spin", "slipped into a lock", "lock held elsewhere"])
-def test_who_spins_and_who_keeps_a_lock_is_found(kind):
-    """With fresh pages and one fault the culprit is named, or a side; dead as alive."""
-    counts = dict.fromkeys(measure.OUTCOMES, 0)
-    for seed in range(20):
-        found = standstill.make(seed, (kind,))
+def judged(kind, seeds):
+    """What is said of the plain standstills of a kind: the outcome and the confidence of each."""
+    said = []
+    for found in (standstill.make(seed, (kind,)) for seed in range(seeds)):
         if not (found.is_over or found.noise_kind or found.num_faults > 1):
             told = score.judge(found.player)
-            counts[told.outcome(found.fault.culprits)] += 1
+            said.append((told.outcome(found.fault.culprits), told.confidence))
+    return said
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "spin", "slipped into a lock", "lock held elsewhere", "groups in another order", "named by others",
+        "unlike a reference",
+    ],
+)  # fmt: skip
+def test_who_is_told_by_what_ranks_hold_made_or_say_is_found(kind):
+    """With fresh pages and one fault the culprit is named, or a side; dead as alive."""
+    counts = Counter(outcome for outcome, _ in judged(kind, 20))
     assert counts[score.WRONG] == 0, counts
-    assert counts[score.RIGHT] >= 0.6 * sum(counts.values()), counts
-    assert counts[score.NOTHING] <= 0.1 * sum(counts.values()), counts
+    assert counts[score.RIGHT] >= 0.5 * counts.total(), counts
+    assert counts[score.NOTHING] <= 0.1 * counts.total(), counts
+
+
+@pytest.mark.parametrize("kind", ["a group of other members", "stuck before polling"])
+def test_what_pages_tell_in_part_names_no_other(kind):
+    counts = Counter(outcome for outcome, _ in judged(kind, 16))
+    assert counts[score.WRONG] == 0, counts
+    assert counts[score.RIGHT] + counts[score.OPEN] >= 0.4 * counts.total(), counts
+
+
+@pytest.mark.parametrize("kind", ["race of threads", "groups of their own"])
+def test_where_no_rank_is_to_blame_none_is_named(kind):
+    assert {outcome for outcome, _ in judged(kind, 16)} == {score.RIGHT}
+
+
+@pytest.mark.parametrize("kind", ["words that name none", "one speaks for another", "failed alike"])
+def test_words_that_tell_nothing_of_the_culprit_give_no_high_confidence(kind):
+    said = judged(kind, 16)
+    assert said
+    assert "high" not in {confidence for _, confidence in said}
+
+
+def test_a_counter_of_the_store_is_full_once_all_have_added_and_who_has_not_explains_the_standstill():
+    rendezvous = [Call("store_add", key="a"), Call("store_poll", key="a")]
+    assert through(play(*[rendezvous] * 3)) == [0, 1, 2]
+    player = play(rendezvous, [Call("sleep"), *rendezvous], rendezvous)
+    assert waiting(player) == [0, 2]
+    assert explanations(player) == [1]
+    player.signal(0, "SIGINT")
+    assert player.ranks[0].end is not None, "a handler of a signal ends a loop of Python's"
+
+
+# Each rank makes one group: what was seen of gloo where the lists differ.
+
+
+def making(*lists, seed=0):
+    """Each then reduces in its group. The lists are those of one call of new_group."""
+    groups = tuple(("g", members) for members in dict.fromkeys(lists))
+    own = tuple(
+        (Call("init"), Call("new_group", group=1 + groups.index(("g", members))),
+         Call("all_reduce", group=1 + groups.index(("g", members)), numel=64))
+        for members in lists
+    )  # fmt: skip
+    player = Player(Program((("default_pg", tuple(range(len(lists)))), *groups), own), random.Random(seed))
+    player.play()
+    return [None if state.end and state.end.words == "exit 0" else act.call.name if (act := state.waits_for) else "end"
+            for state in player.ranks]  # fmt: skip
+
+
+def test_ranks_that_have_one_list_make_their_group():
+    assert making((0, 1, 2), (0, 1, 2), (0, 1, 2)) == [None] * 3
+
+
+def test_who_is_missing_at_its_place_keeps_the_others_in_the_making():
+    four = (0, 1, 2, 3)
+    assert making(four, (1,), four, four)[1] != "new_group", "alone it is through"
+    assert {making(four, (1,), four, four, seed=seed)[2] for seed in range(4)} == {"new_group"}
+
+
+def test_a_place_that_two_have_leaves_one_of_them_behind():
+    """Halves that make one group each have one name for both."""
+    stands = [making((0, 1), (0, 1), (2, 3), (2, 3), seed=seed) for seed in range(30)]
+    assert any(stand.count(None) == 2 for stand in stands)
+    assert all({"new_group", "all_reduce"} & set(stand) for stand in stands)
+
+
+def test_who_lacks_a_member_is_through_and_that_one_may_not_be():
+    four = (0, 1, 2, 3)
+    stands = [making(four, (0, 1, 2), four, four, seed=seed) for seed in range(12)]
+    assert {stand[3] for stand in stands} == {"new_group", "all_reduce"}
 
 
 @pytest.mark.parametrize(("sizes", "victim"), [((100, 200, 100), 0), ((100, 50, 100), 1), ((100, 50), 1)])
@@ -157,7 +238,8 @@ def test_every_kind_of_fault_befalls(kind):
     assert all(each.fault.kind == kind for each in found)
     assert sum(not each.is_over for each in found) >= 3
     blamed = {each.fault.place != "nobody" for each in found}
-    assert blamed == {"signal to all": {False}, "lock held elsewhere": {True, False}}.get(kind, {True})
+    of_none = ("signal to all", "race of threads", "groups of their own", "failed alike")
+    assert blamed == {"lock held elsewhere": {True, False}}.get(kind, {kind not in of_none})
 
 
 def test_either_end_would_explain_what_a_message_lacks_and_one_rank_that_it_sleeps():
@@ -168,13 +250,9 @@ def test_either_end_would_explain_what_a_message_lacks_and_one_rank_that_it_slee
 
 def test_the_one_rank_with_another_root_is_named_where_most_of_its_group_agree():
     """Ranks that have left the operation speak as those inside do."""
-    found = [standstill.make(seed, ("another peer",), (4, 8)) for seed in range(40)]
-    of_roots = [
-        each
-        for each in found
-        if each.fault.what.endswith(programs.ROOTED) and each.fault.place == "group" and each.num_faults == 1
-    ]
-    plain = [each for each in of_roots if not each.noise_kind and not each.is_over]
+    found = [standstill.make(seed, ("another root",), (4, 8)) for seed in range(14)]
+    of_groups = [each for each in found if each.fault.place == "group" and each.num_faults == 1]
+    plain = [each for each in of_groups if not each.noise_kind and not each.is_over]
     assert len(plain) >= 5
     assert all(score.judge(each.player).named == each.fault.culprits for each in plain)
 
@@ -239,7 +317,11 @@ def test_a_healthy_job_that_caught_signals_and_is_ended_later_has_no_finding(see
 
 def test_the_culprit_is_among_the_ranks_that_would_explain_a_standstill():
     found = [standstill.make(seed) for seed in range(30)]
-    single = [each for each in found if len(each.fault.culprits) == 1 and not each.is_over]
+    single = [
+        each
+        for each in found
+        if len(each.fault.culprits) == 1 and each.fault.place not in ("words", "unseen") and not each.is_over
+    ]
     assert all(each.fault.culprits[0] in explanations(each.player) for each in single)
 
 

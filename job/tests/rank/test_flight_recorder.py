@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -43,6 +43,9 @@ class FakeRank:
 
     def find(self, torch_name: str, description: str, backend: str) -> BackendGroup:
         return self.group
+
+    def name_of(self, entry: dict[str, Any]) -> tuple[str, str]:
+        return "0", "default_pg"
 
     def num_collectives(self, torch_name: str) -> int | None:
         if not self.messages:

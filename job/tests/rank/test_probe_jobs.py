@@ -172,6 +172,14 @@ def test_torchs_function_tells_what_the_recorder_lacks(run_job: RunJob, which: s
     assert [each.splitlines() for each in run_job("true_calls", which)] == TOLD[which]
 
 
+def test_calls_that_torch_checks_are_told_by_the_names_of_their_groups(run_job: RunJob) -> None:
+    """gloo's recorder has no names then, and as many entries of the check as of calls."""
+    for rank, text in enumerate(run_job("checked_calls")):
+        assert text.splitlines() == [
+            "default_pg 2 1 1", "pair 2 2 1", "all_reduce 1 4 -1", "all_reduce 1 4 -1", f"broadcast 2 2 {1 - rank}",
+        ]  # fmt: skip
+
+
 # The end of a rank. The interpreter ends threads that come back for its lock when it goes; where such a thread is in
 # C++ that may not throw, the process aborts ("terminate called without an active exception").
 

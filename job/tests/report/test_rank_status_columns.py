@@ -24,7 +24,7 @@ ERROR = "ValueError: no"
 
 
 def waits(rank: Rank, group: ProcessGroup) -> bool:
-    return rank.process.is_alive and group.is_open_for(WAIT_SECONDS)
+    return rank.process.is_alive and (group.open_seconds or 0.0) >= WAIT_SECONDS
 
 
 def longest(groups: list[ProcessGroup]) -> ProcessGroup:

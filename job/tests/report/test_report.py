@@ -26,7 +26,7 @@ from tensorwire_job.report import rank_status
 from tensorwire_job.report.codes import NEW_FAULTS, confidence_text
 from tensorwire_job.report.history import MAX_INTERVALS, UNSEEN
 from tensorwire_job.report.rank_status import STATES
-from tensorwire_job.report.stack import for_reader
+from tensorwire_job.stacks import for_reader
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 EVIL = "</title></style></pre>\"'><script>document.title='owned'</script><img src=x onerror=alert(1)>{{ 7 * 191 }}"

@@ -11,20 +11,20 @@ def last_form() -> list[str]:
     """Claims on the last form of the analyzer."""
     results = json.loads((RESULTS / "diagnosis-standstills.json").read_text())
     *_, found = results["forms"].values()
-    chooser, one = results["chooser"], found["one culprit"]
+    real, one = results["real"], found["one culprit"]
     plain, pages, dead = found["plain"], found["by pages"], found["dead"]
     total, of_one = sum(plain.values()), sum(one["plain"].values())
     return [
         f"named alone or with one other in {_percent(one['at most two'], of_one)} %",
         f"named one rank in {_percent(one['named alone'], of_one)} % and was right in "
         f"{_percent(one['right alone'], one['named alone'])} % of these",
-        f"was sure of one in {_percent(chooser['named'], chooser['standstills'])} % and right in "
-        f"{_percent(chooser['right of those named'], chooser['named'])} % of these",
+        f"The faults are of {found['kinds']} kinds, {found['runs']} programs in all",
+        f"{real['agree']} of {real['programs']} real runs",
         f"one rank was named in {_percent(found['named alone'], total)} %, and it was to blame in "
         f"{_percent(found['right alone'], found['named alone'])} % of these",
         f"In {_percent(plain['open'], total)} % several were named, and the culprit was one of them; in "
         f"{_percent(plain['not named'], total)} % none was",
-        f"and one was named all the same in {_wrong(found['nobody'])} %",
+        f"some were named all the same in {_wrong(found['nobody'])} %",
         f"only others were named in {_wrong(pages['stale'])} and {_wrong(pages['missing'])} %",
         f"had the same verdict in {_percent(dead['same'], dead['runs'])} %",
     ]

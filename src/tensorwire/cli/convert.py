@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     help="Write only what stands below KEY in the state dict, such as model, under names without it.",
 )
 @options.base_option
+@options.max_nbytes_option
 @options.threads_option
 @options.force_option
 @options.quiet_option

@@ -21,6 +21,7 @@ from .conversion import apply, check_given, convert
     help="Change OLD itself into the checkpoint that SRC was made from, file by file, and write nothing else.",
 )
 @options.strict_option
+@options.max_nbytes_option
 @options.threads_option
 @options.force_option
 @options.quiet_option

@@ -25,20 +25,6 @@ _KV_DTYPES = ("auto", "bf16", "f16", "f32", "f8")
 _NOT_COUNTED = "activations, and what torch and a driver take: name less --memory to leave room for them"
 
 
-class _Size(click.ParamType[int]):
-    """24GB, 24GiB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from .fitting import parse_size
-
-        try:
-            return parse_size(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 @dataclass(frozen=True)
 class Fit:
     """Whether a model fits; the document of --json.
@@ -74,7 +60,7 @@ class Fit:
 @click.argument("path", type=options.EXISTING_PATH, metavar="MODEL")
 @click.option(
     "--memory",
-    type=_Size(),
+    type=options.SIZE,
     metavar="SIZE",
     help="The memory to fit into: 24GB (10^9 bytes), 24GiB (2^30). By default that of the first GPU, or else what this "
     "machine lets a process have.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,10 +12,6 @@ if TYPE_CHECKING:
 DENSE = "dense"
 VALUE_NBYTES = {"bf16": 2, "f16": 2, "f32": 4, "f8": 1}
 _OF_DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "BF16": "bf16", "F16": "f16", "F32": "f32"}
-_MOST_NBYTES = 1 << 60
-_UNITS = {"B": 1, "": 1}
-_UNITS |= {letter + "B": 1000**power for power, letter in enumerate("KMGTP", 1)}
-_UNITS |= {letter + "IB": 1024**power for power, letter in enumerate("KMGTP", 1)}
 
 # Compressed size as a part of the dense one, where nothing but config.json is there: the ratios of one small model's
 # weights (docs/choose.md, By dtype).
@@ -98,15 +93,3 @@ def quickest(found: Sequence[Form], advised: str) -> Form | None:
 def value_dtype(*names: str | None) -> str:
     """The dtype of cached values after the first dtype that is a float of at least 16 bits; "bf16" without one."""
     return next((_OF_DTYPES[name] for name in names if name in _OF_DTYPES), "bf16")
-
-
-def parse_size(text: str) -> int:
-    """Bytes of "24GB", "24 GiB", "80g"; ValueError for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?I?B|[KMGTP])", text.strip().upper())
-    if match is None:
-        raise ValueError(f"expected a size with its unit, such as 24GB or 24GiB, got {text!r}")
-    unit = match[2] if match[2].endswith("B") else match[2] + "B"
-    nbytes = float(match[1]) * _UNITS[unit]
-    if nbytes > _MOST_NBYTES:
-        raise ValueError(f"expected a size of at most {_MOST_NBYTES >> 50} PiB, got {text[:40]!r}")
-    return int(nbytes)

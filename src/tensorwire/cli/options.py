@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -30,6 +31,11 @@ _SAFETENSORS = ".safetensors"
 
 STANDARD_STREAM = Path("-")
 STDIN_NAME = "stdin"
+
+_MOST_NBYTES = 1 << 60
+_UNITS = {"B": 1, "": 1}
+_UNITS |= {letter + "B": 1000**power for power, letter in enumerate("KMGTP", 1)}
+_UNITS |= {letter + "IB": 1024**power for power, letter in enumerate("KMGTP", 1)}
 
 
 class _Location(click.Path):
@@ -78,6 +84,31 @@ class _PathOrStream(_Location):
         return path.absolute() if path == STANDARD_STREAM and str(value) != "-" else path
 
 
+class _Size(click.ParamType[int]):
+    """24GB, 24GiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "24GB", "24 GiB", "80g"; ValueError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?I?B|[KMGTP])", text.strip().upper())
+    if match is None:
+        raise ValueError(f"expected a size with its unit, such as 24GB or 24GiB, got {text!r}")
+    unit = match[2] if match[2].endswith("B") else match[2] + "B"
+    nbytes = float(match[1]) * _UNITS[unit]
+    if nbytes > _MOST_NBYTES:
+        raise ValueError(f"expected a size of at most {_MOST_NBYTES >> 50} PiB, got {text[:40]!r}")
+    return int(nbytes)
+
+
+SIZE = _Size()
 LOCATION = _Location(path_type=Path)
 EXISTING_PATH = _Location(exists=True, path_type=Path)
 LOCAL_PATH = _OnThisMachine(path_type=Path)
@@ -119,6 +150,13 @@ threads_option = click.option(
     type=click.IntRange(min=1),
     metavar="N",
     help="Use N threads to encode and decode; by default one per usable core.",
+)
+max_nbytes_option = click.option(
+    "--max-nbytes",
+    type=SIZE,
+    metavar="SIZE",
+    help="Write nothing if the tensors have more uncompressed bytes than SIZE, such as 24GB: a small file may claim "
+    "large ones. By default there is no limit.",
 )
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print errors only: neither progress nor result.")
 force_option = click.option(

@@ -178,7 +178,7 @@ def decompress(
     threads: int | None = None,
     verify: bool = True,
 ) -> Any:
-    """Decompress one frame.
+    """Decompress one frame: a trusting reader of plain frames, a checking reader of relative ones (docs/format.md).
 
     Args:
         frame: a buffer that begins with a frame. What stands behind it is not read: a frame may lie in a slot that is
@@ -194,10 +194,10 @@ def decompress(
         threads: by default all usable cores.
         verify: check the checksum of each block. The checksum of header and index is always checked. Without it
             damaged data may decode to wrong values, but never reads or writes out of bounds. The content hash of a
-            plain frame is not compared: the checksums of blocks cover their bytes, that of the header their order. If
-            an attacker swaps blocks and corrects every checksum, the frame still decodes; to detect that, compare
-            ``codec.content_hash(data)`` with `FrameInfo.content_hash`. For a relative frame the content hashes of base
-            and result are compared, which costs a read of each; without `verify` only the size of the base is checked.
+            plain frame is not compared: the checksums of blocks cover their bytes, that of the header their order. To
+            find a wrong encoder, compare ``codec.content_hash(data)`` with `FrameInfo.content_hash`; to find a forger,
+            compare a SHA-256. For a relative frame the content hashes of base and result are compared, which costs a
+            read of each; without `verify` only the size of the base is checked.
 
     In place (`out` is the base) nothing is written unless the memory is the base and the checksum of every block is
     right. If the memory holds the result already, nothing is done: to apply a frame twice is no mistake. Without
@@ -251,7 +251,8 @@ def decompress_range(
     threads: int | None = None,
     verify: bool = True,
 ) -> Any:
-    """Decompress the content bytes [start, stop) of a frame: only the blocks they touch are read.
+    """Decompress the content bytes [start, stop) of a frame: only the blocks they touch are read. So it is a trusting
+    reader (docs/format.md).
 
     Rows [i, j) of a tensor are the bytes [i * row_nbytes, j * row_nbytes).
 
@@ -272,7 +273,8 @@ def decompress_range(
 def compose(base: Any, *deltas: Buffer, profile: Profile | None = None, threads: int | None = None) -> bytes:
     """One frame relative to `base` in place of several, each of which is relative to what the one before it gives.
 
-    The frames are decoded one after the other, into one copy of the tensor. The result is the frame that `compress`
+    The frames are decoded one after the other, into one copy of the tensor, by a checking reader (docs/format.md). The
+    result is the frame that `compress`
     makes of the last content with this base.
 
     Args:

@@ -125,8 +125,11 @@ def parse_header(raw: bytes, data_nbytes: int | None = None) -> Header:
     return header
 
 
-def build_header(metadata: Mapping[str, str] | None, entries: Iterable[TensorEntry], nbytes: int = 0) -> Header:
-    """The header of a file, padded with spaces so that the data is aligned to 64 bytes and begins at `nbytes` or later.
+def build_header(
+    metadata: Mapping[str, str] | None, entries: Iterable[TensorEntry], nbytes: int = 0, *, alignment: int = ALIGNMENT
+) -> Header:
+    """The header of a file, padded with spaces so that the data begins at a multiple of `alignment`, and at `nbytes` or
+    later.
 
     `entries` come in the order of their data.
 
@@ -137,7 +140,7 @@ def build_header(metadata: Mapping[str, str] | None, entries: Iterable[TensorEnt
     text = None if metadata is None else dict(metadata)
     members = [] if text is None else [f'"{METADATA_KEY}":{_ENCODER.encode(text)}']
     raw = f"{{{','.join([*members, *map(_member, ordered)])}}}".encode()
-    length = _padded_length(max(len(raw), nbytes - 8))
+    length = _padded_length(max(len(raw), nbytes - 8), alignment)
     return Header(raw.ljust(length), text, ordered)
 
 
@@ -165,9 +168,9 @@ def _member(entry: TensorEntry) -> str:
     )
 
 
-def _padded_length(length: int) -> int:
+def _padded_length(length: int, alignment: int) -> int:
     """`length` of a header's JSON rounded up so that the data behind it is aligned; LimitExceededError over 100 MB."""
-    length += -(8 + length) % ALIGNMENT
+    length += -(8 + length) % alignment
     if length > MAX_HEADER_NBYTES:
         raise LimitExceededError(
             f"expected a header of at most {MAX_HEADER_NBYTES} bytes, would need {length}",

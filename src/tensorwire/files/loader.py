@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Literal
 from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
 from ..codec import content_hash
-from ..errors import ErrorContext, FormatError
+from ..errors import ErrorContext, FormatError, LimitExceededError
 from ..storage.pool import run_all
 
 if TYPE_CHECKING:
     from .reader import StoredFile, StoredTensor
+
+    Claim = tuple[object, str, int]
+    """A file, a tensor of it, and how many bytes of content that is said to have."""
 
 TASK_NBYTES = 4 << 20
 """About what a thread decodes at a time: whole blocks, small enough for its cache, enough to make calls cheap."""
@@ -37,6 +40,35 @@ def check_verify(verify: object) -> None:
     """Raise ValueError for what is no `Verify`: a word might be meant to say no."""
     if not (isinstance(verify, bool) or verify == "load"):
         raise ValueError(f'expected verify to be True, False or "load", got {verify!r:.60}')
+
+
+def check_room(claims: Iterable[Claim], max_nbytes: int | None) -> None:
+    """Look at what tensors claim before memory or a disk gives room for it: a frame of a few kilobytes may claim
+    gigabytes.
+
+    Raises:
+        LimitExceededError: all of them together are larger than `max_nbytes`.
+    """
+    if max_nbytes is None:
+        return
+    total = 0
+    for file, tensor, nbytes in claims:
+        total += nbytes
+        if total > max_nbytes:
+            text = f"a tensor of at most {max_nbytes} bytes, got one of {nbytes}"
+            if nbytes <= max_nbytes:
+                text = f"tensors of at most {max_nbytes} bytes together, got {total} with this one of {nbytes}"
+            raise LimitExceededError(
+                f"expected {text}",
+                file=file,
+                tensor=tensor,
+                advice="allow a larger max_nbytes (--max-nbytes) if you trust the data",
+            )
+
+
+def claim(stored: StoredFile, tensor: StoredTensor) -> Claim:
+    """What a tensor of a file claims."""
+    return stored.path, tensor.name, stored.layout(tensor.name)[2]
 
 
 def load_contents(

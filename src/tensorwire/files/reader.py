@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
-from ..codec import ContentHasher, FrameReader, base_mismatch, check_label, check_padding, content_hash, torch_name
+from ..codec import ContentHasher, FrameReader, base_mismatch, check_label, check_padding, content_hash
 from ..errors import (
     CorruptDataError,
     ErrorContext,
     FormatError,
     TruncatedDataError,
+    UnsupportedTensorError,
     UnsupportedVersionError,
 )
 from ..storage.inputs import open_input
@@ -37,6 +38,7 @@ from .names import (
     OUR_NAME,
     REQUIRED_KEY,
     check_required,
+    payload_name,
     shown,
     shown_value,
     tensor_name,
@@ -333,6 +335,19 @@ class StoredFile:
             with ErrorContext(file=self.path, tensor=tensor.name):
                 check_label(info.dtype, info.bits)
 
+    def check_loadable(self, tensor: StoredTensor) -> None:
+        """Raise UnsupportedTensorError if no array may be made of a tensor: as `check_label`, or it is a marker whose
+        payload is gone. A framework that gets the dtype of markers changes nothing."""
+        if (tensor.entry.dtype, tensor.entry.shape) == (MARKER_DTYPE, MARKER_SHAPE):
+            raise UnsupportedTensorError(
+                f"expected a weight, got the marker of one ({MARKER_DTYPE}, shape [0]), and the file has no payload "
+                f"{shown(payload_name(tensor.name))}",
+                file=self.path,
+                tensor=tensor.name,
+                advice='fetch the file again; framework="bytes" reads it as it is',
+            )
+        self.check_label(tensor)
+
     def layout(self, name: str) -> tuple[str, tuple[int, ...], int]:
         """Original dtype, shape and size in bytes of a tensor."""
         tensor = self.tensors[name]
@@ -471,18 +486,6 @@ class StoredFile:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def float_dtype(stored: StoredFile) -> str | None:
-    """torch's name for the dtype of the first tensor of floats, in the order of their names; None if there is none.
-
-    As transformers looks for the dtype of a model.
-    """
-    for name in sorted(stored.tensors):
-        dtype = stored.layout(name)[0]
-        if dtype in ("BF16", "F16", "F32", "F64"):
-            return torch_name(dtype)
-    return None
 
 
 def header_checksum(header_metadata: Mapping[str, str], entries: Iterable[TensorEntry]) -> str:

@@ -149,7 +149,7 @@ class KVCodec:
         return len(MARK) + nbytes
 
     def decode(self, frame: Buffer, out: Buffer, dtype: str | None = None, shape: Sequence[int] | None = None) -> None:
-        """Decode a page that any KVCodec has encoded.
+        """Decode a page that any KVCodec has encoded: a trusting reader (docs/format.md).
 
         Args:
             frame: a buffer that begins with what `encode` wrote: a slot, for example. What is behind is not read.

@@ -47,8 +47,8 @@ class Staged(NamedTuple):
 
 
 class Follower:
-    """Follows the versions of a store. `stage` does all the work while the old weights serve; `commit` is short. One
-    thread at a time may use it.
+    """Follows the versions of a store, as a checking reader (docs/format.md). `stage` does all the work while the old
+    weights serve; `commit` is short. One thread at a time may use it.
 
     Args:
         store: the directory or URL that a `Publisher` writes to.

@@ -69,7 +69,8 @@ def compress_module(
 
 
 def decompress_module(model: _Module) -> _Module:
-    """Make the compressed parameters of a model dense again, in place. They stay frozen, and tied ones tied.
+    """Make the compressed parameters of a model dense again, in place. They stay frozen, and tied ones tied. What
+    decodes them is a trusting reader (docs/format.md).
 
     Not thread-safe while it runs.
 

@@ -28,6 +28,7 @@ from tensorwire.checkpoint.operations import distributed_conversion
 from tensorwire.errors import (
     BaseMismatchError,
     CorruptDataError,
+    LimitExceededError,
     TruncatedDataError,
     UnsupportedTensorError,
 )
@@ -100,6 +101,15 @@ def test_a_model_directory(tmp_path: Path, writer: str) -> None:
     assert [(file.path, file.num_tensors) for file in report.files] == [("model.safetensors", 7)]
     assert (tmp_path / "model").stat().st_mode == (tmp_path / "c").stat().st_mode
     assert not list(tmp_path.glob("*.partial"))
+
+
+@each_writer
+def test_a_limit_comes_before_anything_is_written(tmp_path: Path, writer: str) -> None:
+    saved(tmp_path / "c", writer, {"model": {"w": torch.zeros(300, 1000)}})
+    with pytest.raises(LimitExceededError, match=r"at most 1199999 bytes, got one of 1200000 .*tensor 'model.w'"):
+        convert_checkpoint(tmp_path / "c", tmp_path / "model", max_nbytes=1_199_999)
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    convert_checkpoint(tmp_path / "c", tmp_path / "model", max_nbytes=1_200_000)
 
 
 @each_writer

@@ -10,8 +10,8 @@ from ..model import Thresholds
 from .memory import Memory
 from .slowness.slow import SlowWatch
 from .verdicts.endings import Ended
-from .verdicts.hangs import find_hangs
-from .verdicts.no_progress import find_no_progress
+from .verdicts.hangs import find_hangs, find_no_progress
+from .verdicts.unlike_calls import unlike_types
 from .view import transport
 from .view.exit_reasons import may_end
 from .view.job import Job
@@ -20,7 +20,7 @@ from .view.work import STEPS
 
 if TYPE_CHECKING:
     from ..model import Finding, Observation
-    from .view.verdict import Verdict
+    from .view.job import Verdict
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Analyzer:
         if observation.time >= memory.next_sample:
             memory.next_sample = observation.time + 0.999 * self._step
             memory.slow_verdicts = memory.slow.sample(job)
-            memory.unlike_types_verdicts = memory.unlike_types.sample(job)
+            memory.unlike_types = unlike_types(job, memory.unlike_types)
             if not _say_why(memory.current):  # it asks each rank
                 memory.no_progress_verdicts = find_no_progress(job, memory.first_seen)
             memory.samples.append(transport.sample(job))
@@ -103,8 +103,8 @@ class Analyzer:
         newest = int(ranks.places.generations.max(initial=-1))
         if newest > memory.generation:
             memory = Memory(SlowWatch(self._thresholds), observation.run_id, newest)
-        memory.time, memory.silent = observation.time, set(observation.silent_nodes)
-        memory.look_at(ranks, self._thresholds.hang_seconds)
+        memory.time = observation.time
+        memory.look_at(ranks, observation.silent_nodes, self._thresholds.hang_seconds)
         self._memory = memory
 
 
@@ -133,6 +133,4 @@ def _judge(job: Job, memory: Memory) -> list[Verdict]:
         verdicts = verdicts + memory.slow_verdicts
     verdicts = verdicts or memory.no_progress_verdicts
     named = {verdict.finding.process_group for verdict in verdicts}
-    return verdicts + [
-        verdict for verdict in memory.unlike_types_verdicts if verdict.finding.process_group not in named
-    ]
+    return verdicts + [each for each in memory.unlike_types.values() if each.finding.process_group not in named]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,17 +12,15 @@ import numpy as np
 from .. import words
 from ..columns import RankColumns
 from ..model import Confidence
-from .verdicts.unlike_calls import UnlikeTypes
+from ..stacks import sides_of
 from .view.exit_reasons import LEFT, SAME_SECONDS, has_failed, is_secondary, stands_still
 from .view.histories import CallHistories
-from .view.verdict import sides_of
 from .view.work import Work
 
 if TYPE_CHECKING:
     from ..model import Finding, Observation, Rank
     from .slowness.slow import SlowWatch
-    from .view.flows import Sample
-    from .view.verdict import Verdict
+    from .view.job import Sample, Verdict
 
 _NO_FAILURE = ("", *LEFT)  # exit reasons
 _SAMPLES = 16
@@ -43,7 +42,6 @@ class Memory:
     histories: CallHistories = field(default_factory=CallHistories)
     ranks: RankColumns = field(default_factory=lambda: RankColumns.of({}))  # those that are in view
     first_seen: dict[int, float] = field(default_factory=dict)  # of these, and those that were
-    silent: set[str] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
     is_blocked: bool = False  # a rank has an operation beyond the hang gate
     waits_elsewhere: bool = False  # a rank may wait in what no group counts
@@ -54,8 +52,7 @@ class Memory:
     last_hang_time: float = float("-inf")  # when they stood last
     slow_verdicts: list[Verdict] = field(default_factory=list)
     no_progress_verdicts: list[Verdict] = field(default_factory=list)
-    unlike_types: UnlikeTypes = field(default_factory=UnlikeTypes)
-    unlike_types_verdicts: list[Verdict] = field(default_factory=list)
+    unlike_types: dict[str, Verdict] = field(default_factory=dict)  # by process group
     stacks: dict[int, str] = field(default_factory=dict)
 
     def forget_times(self) -> None:
@@ -65,12 +62,10 @@ class Memory:
         self.slow.clear()
         self.next_sample = self.time
 
-    def look_at(self, ranks: RankColumns, gate: float) -> None:
+    def look_at(self, ranks: RankColumns, silent_nodes: Collection[str], gate: float) -> None:
         """Take over the ranks that are in view. `gate` is the hang gate in seconds."""
-        in_view = ranks.places.generations == self.generation
-        if self.silent:
-            silent = [number for number, name in enumerate(ranks.node_names) if name in self.silent]
-            in_view &= ~np.isin(ranks.places.nodes, silent)
+        silent = [number for number, name in enumerate(ranks.node_names) if name in silent_nodes]
+        in_view = (ranks.places.generations == self.generation) & ~np.isin(ranks.places.nodes, silent)
         ranks = ranks.only(in_view)
         if not np.array_equal(ranks.numbers, self.ranks.numbers):
             for number in ranks:

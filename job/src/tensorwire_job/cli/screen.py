@@ -20,8 +20,8 @@ from tensorwire.cli.output import count
 from .. import words
 from ..report.codes import MEANINGS
 from ..report.rank_status import lives, middle_of_rounds, slowest, status_groups, status_text, together
-from ..report.stack import grouped
 from ..report.stragglers import ENOUGH
+from ..stacks import grouped
 from .verdict import no_finding_text, thresholds_line
 
 if TYPE_CHECKING:

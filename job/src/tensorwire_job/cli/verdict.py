@@ -86,7 +86,7 @@ def print_findings(findings: Sequence[Finding], history: History | None = None, 
     suspects stand, what to do, and the command to type next. Jobs without the probe have neither history nor path."""
     from ..report.codes import MEANINGS, advice, circle_text, confidence_text
     from ..report.next_command import next_command
-    from ..report.stack import grouped
+    from ..stacks import grouped
 
     for finding in findings:
         facts = [history.age(finding)] if history else []

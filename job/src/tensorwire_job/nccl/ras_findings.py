@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from .. import words
-from ..analyzer.view.confidence import Basis, confidence_of
-from ..analyzer.view.verdict import MAX_SUSPECTS
-from ..model import Finding
+from ..confidence import Basis, confidence_of
+from ..model import MAX_SUSPECTS, Finding
 
 if TYPE_CHECKING:
     from .ras import RasCommunicator, RasProcess, RasStatus

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Final
 
+from ..model import FOR_ANY, FOR_KEY, MONITORED, NEW_GROUP
 from .file_locks import waited_for
 from .store_waits import is_in_store
 
@@ -24,9 +25,9 @@ _ACTIVITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("safetensors/torch.py", ("load_file", "load_model"), "safetensors.load_file"),
     ("torch/_dynamo/symbolic_convert.py", (), "torch.compile"),
     ("torch/_inductor/compile_fx.py", (), "torch.compile"),
-    (_C10D, ("new_group", "split_group"), "new_group"),
-    (_C10D, ("monitored_barrier",), "monitored_barrier"),
-    (_C10D, ("recv",), "recv from any source"),  # messages.py sees the others
+    (_C10D, ("new_group", "split_group"), NEW_GROUP),
+    (_C10D, ("monitored_barrier",), MONITORED),
+    (_C10D, ("recv",), FOR_ANY),  # messages.py sees the others
     ("torch/utils/data/dataloader.py", ("__next__", "__iter__"), "DataLoader"),
 )
 
@@ -45,7 +46,7 @@ def main_activity() -> str:
     innermost = sys._current_frames().get(threading.main_thread().ident or 0)
     if lock := waited_for(_outwards(innermost)):  # that it saves or compiles tells less
         return lock
-    found = "Store.wait" if innermost is not None and is_in_store(innermost) else ""
+    found = FOR_KEY if innermost is not None and is_in_store(innermost) else ""
     for call in _outwards(innermost):
         found = _activity(call) or found
     return found

@@ -93,22 +93,23 @@ class Calls:
         found = []
         wall_ns = time.time_ns() - native.now()
         for dump in self._dumps:
-            entries = [entry for entry in pickle.loads(dump())["entries"] if not entry["is_p2p"]]
+            named = [(self._groups.name_of(e)[0], e) for e in pickle.loads(dump())["entries"] if not e["is_p2p"]]
+            entries = [(torch_name, entry) for torch_name, entry in named if torch_name]
             before: dict[str, int] = {}  # the time of each group's entry before
-            for index, entry in enumerate(entries):
+            for index, (torch_name, entry) in enumerate(entries):
                 with suppress(ValueError, KeyError, TypeError, IndexError):
-                    torch_name, created_ns = entry["process_group"][0], int(entry["time_created_ns"])
+                    created_ns = int(entry["time_created_ns"])
                     since_ns, before[torch_name] = before.get(torch_name, 0), created_ns
                     if index >= len(entries) - MAX_CALLS:
-                        call = self._call(entry, range(since_ns, created_ns))
+                        call = self._call(torch_name, entry, range(since_ns, created_ns))
                         found.append((created_ns - wall_ns, call))
         return found
 
-    def _call(self, entry: dict[str, Any], called_ns: range) -> Call:
+    def _call(self, torch_name: str, entry: dict[str, Any], called_ns: range) -> Call:
         """Args:
+        torch_name: of the group.
         called_ns: since the entry of the group before this one, and until this one.
         """
-        torch_name, _ = entry["process_group"]
         backend, _, _ = entry["profiling_name"].partition(":")
         stack = entry.get("frames", ())  # a Python frame each, the innermost first
         function = next((at["name"] for at in stack if at["filename"].endswith(TORCH_FUNCTIONS)), "")

@@ -16,6 +16,7 @@ from itertools import islice
 from types import FrameType
 from typing import Final
 
+from ..model import FOR_LOCK, holder_of_lock, in_lock_of
 from ..page.process import read_stat
 
 _MAX_NBYTES: Final = 1 << 20  # of /proc/locks
@@ -51,9 +52,9 @@ def waited_for(stack: Iterable[FrameType]) -> str:
 
 def is_left_by_death(activity: str) -> bool:
     """Whether the process that held the lock of this activity has ended, which has given the lock to the next."""
-    pid = activity.removeprefix("file lock (pid ").removesuffix(")")
-    stat = read_stat(int(pid)) if pid.isdigit() else None
-    return pid.isdigit() and (stat is None or not stat.is_alive)
+    pid = holder_of_lock(activity)
+    stat = read_stat(pid) if pid else None
+    return bool(pid) and (stat is None or not stat.is_alive)
 
 
 def _told(holder: int) -> str:
@@ -61,7 +62,7 @@ def _told(holder: int) -> str:
     is_ours = False
     with suppress(OSError):
         is_ours = os.readlink("/proc/self") == str(os.getpid())  # noqa: PTH115 - no path, a number
-    return f"file lock (pid {holder})" if is_ours and 0 < holder <= _MAX_PID else "file lock"
+    return in_lock_of(holder) if is_ours and 0 < holder <= _MAX_PID else FOR_LOCK
 
 
 def _holder_before(waiting: int) -> int:

@@ -87,6 +87,7 @@ class FlightRecorder:
         self._num_collectives = num_collectives
         self._root = root
         self._states: dict[str, _GroupState] = {}
+        self._nameless = set[str]()  # groups that have no name are not shown
         self._last_status = b""
         self._status: dict[str, tuple[int, int]] = {}
         self._idle_seconds = _IDLE_SECONDS
@@ -96,7 +97,7 @@ class FlightRecorder:
         """Bring the page's counts up to date."""
         now = time.monotonic()
         self._read_status()
-        if self._status.keys() - self._states.keys() and now >= self._ring_from:
+        if self._status.keys() - self._states.keys() - self._nameless and now >= self._ring_from:
             self._read_ring(now)
         for key, state in self._states.items():
             if key in self._status:
@@ -138,7 +139,7 @@ class FlightRecorder:
     def num_collectives(self, group: BackendGroup) -> int | None:
         """How many collectives a group has made so far, by its last entry in the ring. This is slow."""
         entries = json.loads(self._dump(True)).get("entries", [])
-        numbers = [entry["collective_seq_id"] for entry in entries if entry["process_group"][0] == group.torch_name]
+        numbers = [each["collective_seq_id"] for each in entries if self._groups.name_of(each)[0] == group.torch_name]
         return max(numbers, default=None)
 
     def _read_status(self) -> None:
@@ -224,10 +225,14 @@ class FlightRecorder:
             newest[key] = entry
         taught = False
         for key, entry in newest.items():
-            if key not in self._states:
-                name, description = entry["process_group"]
-                group = self._groups.find(name, description, entry["profiling_name"].partition(":")[0])
-                self._states[key] = _GroupState(group, since=now)
+            if key in self._states:
+                continue
+            name, description = self._groups.name_of(entry)
+            if not name:
+                self._nameless.add(key)
+                continue
+            group = self._groups.find(name, description, entry["profiling_name"].partition(":")[0])
+            self._states[key] = _GroupState(group, since=now)
         self._read_status()
         for key, state in self._states.items():
             numbers = self._status.get(key)

@@ -18,6 +18,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,7 @@ _MAX_FAILURES: Final = 5  # heartbeats in a row that may fail before the probe g
 _SIGNALS_EVERY: Final = 5  # heartbeats: handlers that the script sets are found so soon
 _ACTIVITY_EVERY: Final = 3  # heartbeats
 _KEPT_LOOKS: Final = 60  # at activities, for which one is kept that the death of another process has ended
+_ASKED_SECONDS: Final = 3.0  # in which a process ends that is asked to, and that does not go on
 _OUTLIVED_NS: Final = 60 * 10**9  # a process that works for so long after a signal was not ended by it
 TESTED_TORCH: Final = ("2.13",)
 
@@ -116,6 +118,7 @@ class _Probe:
         self._setup = 0
         self._activity = ""
         self._num_kept = 0
+        self._asked = -_ASKED_SECONDS
         self._handler: int | None = None  # Python's own, in C, of SIGINT
         self._num_heartbeats = 0
         self._ends = threading.Event()
@@ -210,6 +213,7 @@ class _Probe:
     def _heartbeat(self) -> None:
         self._num_heartbeats += 1
         if self._sampler is not None and _native().is_look_wanted(self._handle):
+            self._asked = time.monotonic()
             self._sampler.poll_closely()  # the process is about to end
             _native().look_taken(self._handle)
         distributed = _initialized_distributed()
@@ -235,6 +239,7 @@ class _Probe:
 
     def _show_activity(self) -> None:
         """Show the activity while nothing is completed: a rank that trains is not looked at."""
+        from ..model import NEW_GROUP
         from .activity import main_activity
         from .file_locks import is_left_by_death
 
@@ -245,9 +250,17 @@ class _Probe:
             self._num_kept += 1  # the job may be ending, in operations that fail: the page tells what it waited for
             return
         self._num_kept, activity = 0, "" if is_busy else main_activity()
-        if activity != self._activity:
-            self._activity = activity
-            _native().activity(self._handle, activity.encode())
+        if activity == self._activity or (not activity and not is_busy and self._is_asked()):
+            return
+        self._activity = activity
+        _native().activity(self._handle, activity.encode())
+        if self._sampler is not None:
+            self._sampler.show_groups(is_making=activity == NEW_GROUP)
+
+    def _is_asked(self) -> bool:
+        """Whether a signal has just asked for the end: it takes the main thread out of what it waits in."""
+        is_now = self._sampler is not None and bool(_native().is_look_wanted(self._handle))
+        return is_now or time.monotonic() - self._asked < _ASKED_SECONDS
 
     def _show_setup(self, is_initialized: bool) -> None:
         from .activity import is_in_init
@@ -296,6 +309,10 @@ class _Sampler:
         for each in (self._messages, arguments):
             each.register(self._dispatcher.kernel, lambda: self._dispatcher.is_timing)
         self._has_server = False
+
+    def show_groups(self, *, is_making: bool) -> None:
+        with self._lock:
+            self._groups.poll(is_making=is_making)
 
     def _poll_counts(self) -> None:
         with self._lock:

@@ -20,6 +20,10 @@ TORCH_FUNCTIONS: Final = "distributed_c10d.py"
 _MAX_UNUSED: Final = 32  # groups in the page that have a slot before their first operation: some are never used
 
 
+_Named = tuple[str, str, str, Sequence[int]]
+"""torch's name of a group, its description, its backend, and its ranks where torch does not have it yet."""
+
+
 @dataclass(slots=True)
 class BackendGroup:
     """A process group on one backend."""
@@ -43,42 +47,35 @@ class BackendGroups:
         self._pairs: dict[int, int] = {}  # slots of pairs of ranks; -1: the page has no room
         self._state: tuple[int, ...] = ()  # of torch's tables, as they were read last
         self._is_making = False
+        self._has_retired = False  # some groups are no more
 
-    def poll(self) -> None:
-        """Show groups and members as soon as they exist: a rank may wait in a group that others never use."""
+    def poll(self, *, is_making: bool = False) -> None:
+        """Show groups and members as soon as they exist, in the order in which they were made: a rank may wait in a
+        group that others never use.
+
+        Args:
+            is_making: this rank makes one, though torch's tables do not show it.
+        """
         from torch.distributed.distributed_c10d import _world
 
         state = id(_world.default_pg), _world.group_count, len(_world.pg_group_ranks)
-        if state == self._state and not self._is_making:
+        if state == self._state and not (self._is_making or is_making):
             return
-        made = self._show_in_making()
+        made = _in_making()
         # A number stands for all groups that this rank is not in.
         present = [each for each in list(_world.pg_group_ranks) if not isinstance(each, int)]
         # Groups of another world may have the same names.
-        self._retire(made if state[:1] != self._state[:1] else made | {each.group_name for each in present})
+        kept = {name for name, *_ in made} | {each.group_name for each in present if state[:1] == self._state[:1]}
+        self._retire(kept)
         self._state, self._is_making = state, bool(made)
         configurations = _world.pg_backend_config
-        for process_group in present:
+        named: list[_Named] = [
+            (each.group_name, each.group_desc, _main_backend(configurations.get(each, "")), ()) for each in present
+        ]
+        for each in (*named, *made):
             if len(self._groups) >= _MAX_UNUSED:
                 break
-            backend = _main_backend(configurations.get(process_group, ""))
-            self.find(process_group.group_name, process_group.group_desc, backend)
-
-    def _show_in_making(self) -> set[str]:
-        """Show the groups that threads are about to make, with their lists. Returns torch's names of them."""
-        made = set[str]()
-        for innermost in sys._current_frames().values():
-            frame: FrameType | None = innermost
-            while frame is not None:
-                if frame.f_code.co_name == _MAKES and frame.f_code.co_filename.endswith(TORCH_FUNCTIONS):
-                    values = frame.f_locals
-                    name, ranks = values.get("group_name", ""), values.get("ranks")
-                    if name and ranks and values.get("global_rank") in ranks and len(self._groups) < _MAX_UNUSED:
-                        description = values.get("group_desc") or ""
-                        self.find(name, description, _main_backend(values.get("backend", "")), ranks)
-                    made.add(name)
-                frame = frame.f_back
-        return made
+            self.find(*each)
 
     def find(self, torch_name: str, description: str, backend: str, ranks: Sequence[int] = ()) -> BackendGroup:
         """The group that the Flight Recorder calls by these names.
@@ -117,6 +114,21 @@ class BackendGroups:
         """The group that has this name at present, as far as it was looked for."""
         return self._groups.get((torch_name, backend))
 
+    def name_of(self, entry: Any) -> tuple[str, str]:
+        """torch's name of the group of an entry of the Flight Recorder, and its description; "" where none is known.
+
+        Where torch checks all calls (TORCH_DISTRIBUTED_DEBUG=DETAIL), gloo knows no names: it numbers groups as they
+        are made, and each has a second one, whose entries are comparisons of what ranks called.
+        """
+        name, description = entry["process_group"]
+        if not name:
+            number, is_second = divmod(int(entry["pg_id"]), 2)
+            made = [] if is_second or self._has_retired else _checked_groups()
+            if number < len(made):
+                return made[number]
+            self._has_retired |= not is_second  # one was no more before it was seen: the numbers tell nothing
+        return name, description
+
     def last_number(self, torch_name: str) -> int | None:
         """torch's number of a group's last operation of any kind; None where it is not known."""
         from torch._C._distributed_c10d import _resolve_process_group
@@ -138,6 +150,7 @@ class BackendGroups:
             if group.torch_name in names:
                 continue
             del self._groups[key]
+            self._has_retired = True
             for slot in (group.slot, *(self._pairs.pop(number) for number in group.pairs)):
                 native.retire(self._handle, slot)
         for group in self._groups.values():
@@ -146,6 +159,34 @@ class BackendGroups:
         slots = [*(each.slot for each in self._groups.values()), *self._pairs.values()]
         lack = any(slot < 0 for slot in slots)
         native.set_flag(self._handle, native.OVERFLOW, lack)
+
+
+def _in_making() -> list[_Named]:
+    """What threads are about to make."""
+    found = []
+    for innermost in sys._current_frames().values():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code.co_name == _MAKES and frame.f_code.co_filename.endswith(TORCH_FUNCTIONS):
+                values = frame.f_locals
+                name, ranks = values.get("group_name", ""), values.get("ranks")
+                if name and ranks and values.get("global_rank") in ranks:
+                    backend = _main_backend(values.get("backend", ""))
+                    found.append((name, values.get("group_desc") or "", backend, ranks))
+            frame = frame.f_back
+    return found
+
+
+def _checked_groups() -> list[tuple[str, str]]:
+    """The names and descriptions of all groups, in the order of making, where torch checks the calls of all on gloo."""
+    from torch.distributed import DebugLevel, get_debug_level
+    from torch.distributed.distributed_c10d import _world
+
+    made = list(_world.pg_map)
+    are_of_gloo = all(_main_backend(_world.pg_backend_config.get(each, "")) == "gloo" for each in made)
+    if get_debug_level() != DebugLevel.DETAIL or not are_of_gloo:
+        return []
+    return [(each.group_name, each.group_desc) for each in made]
 
 
 def pair_id(group: BackendGroup, source: int, target: int) -> int:

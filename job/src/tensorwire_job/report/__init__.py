@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from tensorwire._ground.text import escape
 
 from .. import words
+from ..stacks import grouped
 from ..version import __version__
 from . import charts
 from .codes import MEANINGS, advice, circle_text, confidence_text, finding_line
 from .history import History
 from .rank_status import lives, status_groups, together
-from .stack import grouped
 
 if TYPE_CHECKING:
     from ..model import Thresholds

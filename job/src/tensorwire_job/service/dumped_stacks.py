@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from .. import words
 from ..analyzer.graph import Graph, Need, explain
-from ..analyzer.view.confidence import Basis, confidence_of
-from ..analyzer.view.verdict import MAX_SUSPECTS
-from ..model import Finding
+from ..confidence import Basis, confidence_of
+from ..model import MAX_SUSPECTS, Finding
 from .rank_files import read_files
 from .source_lines import operation_at
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...codec import torch_name
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
 from ...files.json_object import check_nbytes, dump, load
 from ...files.names import REQUIRED_KEY, check_required, is_version, payload_name, shown, shown_value
@@ -13,6 +14,7 @@ from .manifest import VERSION
 from .paths import is_listable, without_dots
 
 if TYPE_CHECKING:
+    from ...files.reader import StoredFile
     from ...storage.locations import Location
     from ...storage.readable import Readable
 
@@ -47,6 +49,18 @@ class Shard(NamedTuple):
     compressed: frozenset[str]
     data_nbytes: int
     dtype: str | None = None
+
+
+def float_dtype(stored: StoredFile) -> str | None:
+    """torch's name for the dtype of the first tensor of floats, in the order of their names; None if there is none.
+
+    As transformers looks for the dtype of a model.
+    """
+    for name in sorted(stored.tensors):
+        dtype = stored.layout(name)[0]
+        if dtype in ("BF16", "F16", "F32", "F64"):
+            return torch_name(dtype)
+    return None
 
 
 class Index(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +14,7 @@ from ..._ground.text import count, size
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from ...files.foreign import PREFIX_NBYTES, TORCH_FILE, recognise
 from ...files.json_object import check_nbytes
+from ...files.loader import check_room, claim
 from ...files.names import MAX_JSON_NBYTES, shown
 from ...files.original_record import SAFETENSORS, TORCH, Record, pack
 from ...files.reader import StoredFile, may_be_compressed
@@ -37,6 +38,7 @@ from .manifest import (
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:
+    from ...files.loader import Claim
     from ...storage.inputs import Opened
     from ...storage.locations import Location
     from ...storage.readable import Readable
@@ -140,6 +142,16 @@ class Sources(NamedTuple):
     @property
     def nbytes(self) -> int:
         return sum(file.nbytes for file in self.files)
+
+    def check_room(self, max_nbytes: int | None) -> None:
+        """Raise LimitExceededError if the tensors of compressed files are larger than this, by their frames."""
+        check_room(self._claims(), max_nbytes)
+
+    def _claims(self) -> Iterator[Claim]:
+        for file in self.files:
+            if file.kind in OF_TENSORS:
+                with open_stored(file.location) as stored, ErrorContext(file=file.location):
+                    yield from (claim(stored, tensor) for tensor in stored.tensors.values())
 
     def only(self, paths: Sequence[str]) -> Sources:
         """The same with these files of tensors alone.

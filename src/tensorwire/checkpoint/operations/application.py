@@ -54,6 +54,7 @@ def apply_checkpoint(
     base: str | os.PathLike[str],
     *,
     strict: bool = False,
+    max_nbytes: int | None = None,
     threads: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
@@ -61,17 +62,18 @@ def apply_checkpoint(
 ) -> CheckpointReport:
     """Change `base` in place into the checkpoint that `src`, which is relative to it, was made from.
 
-    What is written is what ``decompress_checkpoint(src, dst, base=base)`` writes. Before the first file is changed all
-    of them are checked: each must be that of the base, or the new one already; and the data of `src` must be whole, by
-    its checksums. Each file is then replaced in one step, so that it is the old or the new one whenever the process
-    ends; the same call, given again, does the rest. To apply a delta twice changes nothing. There must be room for the
-    largest file once more.
+    What is written is what ``decompress_checkpoint(src, dst, base=base)`` writes, a checking reader too. Before the
+    first file is changed all of them are checked: each must be that of the base, or the new one already; and the data
+    of `src` must be whole, by its checksums. Each file is then replaced in one step, so that it is the old or the new
+    one whenever the process ends; the same call, given again, does the rest. To apply a delta twice changes nothing.
+    There must be room for the largest file once more.
 
     Args:
         src: a compressed file or directory with relative frames.
         base: a plain file or directory, of the same files. A tensor must be relative to one in the file of the same
             path. Files that `src` does not list stay as they are; the report names them in `notices`.
         strict: raise an error if a file of `src` beside the tensors was edited or is missing.
+        max_nbytes: as for `decompress_checkpoint`.
         force: replace files of `base` beside the tensors that are neither those of the base nor the new ones.
         progress: as for `compress_checkpoint`.
 
@@ -82,6 +84,7 @@ def apply_checkpoint(
         BlockingIOError: another process changes `base`.
         FormatError: `src` is damaged. Nothing is written, unless its checksums are right and those of the originals
             wrong: then each file of `base` is the old or the new one.
+        LimitExceededError: the tensors of `src` are larger than `max_nbytes`; nothing is written.
         ValueError: `src` is not relative, or lists files of the history of a clone (``.git``); `base` is compressed, or
             its tensors are in other files than the new ones.
         OSError: reading or writing fails, or a file of `base` changes meanwhile. Each file is the old or the new one.
@@ -100,6 +103,7 @@ def apply_checkpoint(
     if same(source_path, root) or inside(source_path, root) or inside(root, source_path):
         raise ValueError(f"{source_path} and {root} are the same or lie in each other; name the base")
     sources = compressed(source_path)
+    sources.check_room(max_nbytes)
     outcome = Outcome(sources, strict=strict)
     applying = _Application(source_path, root, sources, outcome, threads, force)
     with ErrorContext(file=source_path), alone_in(root):

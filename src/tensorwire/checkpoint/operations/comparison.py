@@ -43,7 +43,8 @@ def diff(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DiffReport:
-    """Compare the tensors of two files or directories, each plain or compressed, by bits.
+    """Compare the tensors of two files or directories, each plain or compressed, by bits: a trusting reader of both
+    (docs/format.md).
 
     How tensors are spread over files does not matter, unless a directory has several tensors of one name, as
     directories of diffusers have: then the tensors of files with the same relative path are compared.

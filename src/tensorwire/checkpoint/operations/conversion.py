@@ -113,12 +113,14 @@ def decompress_checkpoint(
     *,
     base: BasePath | None = None,
     strict: bool = False,
+    max_nbytes: int | None = None,
     threads: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> CheckpointReport:
-    """Restore the files that were compressed, byte for byte, and check them against their SHA-256.
+    """Restore the files that were compressed, byte for byte, and check them against their SHA-256: a checking reader
+    (docs/format.md).
 
     A file that holds tensors is restored exactly, or the call fails. Other files in a directory, such as a
     README.md, may have been edited or lost since. Where the manifest holds the original of one it is restored, another
@@ -130,14 +132,19 @@ def decompress_checkpoint(
         base: the checkpoint that `src` is relative to; of several, newest first. Every tensor of it that is needed is
             hashed before it is used. It is ignored if nothing of `src` is relative.
         strict: raise CorruptDataError for an edited file, FileNotFoundError for a missing one.
+        max_nbytes: refuse a checkpoint whose tensors have more uncompressed bytes than this, before anything is
+            written.
 
     Raises:
         BaseMismatchError: `src` is relative, and `base` is missing or not the one that it needs; the error names the
             tensor, its file and the hashes. Nothing appears at `dst`.
         FormatError: `src` is damaged; nothing appears at `dst`.
+        LimitExceededError: the tensors are larger than `max_nbytes`; the error names one and what it claims.
         ValueError: `src` is not compressed.
     """
-    options = _Settings(base=base, strict=strict, threads=threads, force=force, storage_options=storage_options)
+    options = _Settings(
+        base=base, strict=strict, max_nbytes=max_nbytes, threads=threads, force=force, storage_options=storage_options
+    )
     return _convert("decompress", src, dst, options, progress)
 
 
@@ -157,7 +164,7 @@ def transcode_checkpoint(
 
     The result is the one that compressing what `decompress_checkpoint` gives would give, with `base` in both. So
     what is relative stays so, and what is not becomes relative to a `base` that is given. The content is checked on
-    the way. Arguments and errors are those of `decompress_checkpoint`.
+    the way, by a checking reader. Arguments and errors are those of `decompress_checkpoint`.
     """
     options = _Settings(
         profile=profile, base=base, strict=strict, threads=threads, force=force, storage_options=storage_options
@@ -188,6 +195,7 @@ class _Settings(NamedTuple):
     files: Sequence[str] | None = None
     chain: bool = False
     strict: bool = False
+    max_nbytes: int | None = None
     threads: int | None = None
     force: bool = False
     storage_options: Mapping[str, Any] | None = None
@@ -212,6 +220,7 @@ def _convert(
         if not is_directory:
             raise ValueError(f"files is for the files of a directory, {source} is a file")
         sources = sources.only(options.files)
+    sources.check_room(options.max_nbytes)
     meter = Meter(progress, sources.nbytes)
     with ExitStack() as stack:
         opened = enter(stack, options.base, options.storage_options, profile=profile)

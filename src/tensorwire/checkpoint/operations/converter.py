@@ -16,7 +16,7 @@ from ...files.json_object import dump, load
 from ...files.names import MAX_JSON_NBYTES
 from ...files.original_record import SAFETENSORS, pack
 from ...files.original_view import OriginalReader
-from ...files.reader import StoredFile, float_dtype
+from ...files.reader import StoredFile
 from ...files.torch_file import open_stored
 from ...files.transfer import compress_file, copy_file, file_sha256, restore_file
 from ...files.writer import Coding
@@ -24,7 +24,7 @@ from ...storage.access import Access, access_of, dropped, give_access
 from ...storage.inputs import read_file
 from ...storage.local import OutputFile
 from ..bases import BaseFiles
-from ..directory.config_and_index import WEIGHTS_KEY, Shard, new_config, new_index, not_held, parse_index
+from ..directory.config_and_index import WEIGHTS_KEY, Shard, float_dtype, new_config, new_index, not_held, parse_index
 from ..directory.manifest import COPIED, OF_TENSORS, REPLACED, BaseRecord, Manifest, ManifestFile, check_new_size
 from ..directory.order import in_order
 from ..directory.paths import MANIFEST_NAME, MODULES_NAME, is_index, is_listable, parent, without_dots

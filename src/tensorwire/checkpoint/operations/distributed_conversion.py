@@ -16,6 +16,7 @@ from ..._ground.packages import require
 from ...codec import FROM_TORCH, num_threads
 from ...errors import ErrorContext, UnsupportedTensorError
 from ...files.header import build_header, packed
+from ...files.loader import check_room
 from ...files.names import shown
 from ...files.writer import check_names
 from ...storage.access import access_of
@@ -55,6 +56,7 @@ def convert_checkpoint(
     to: Form = "safetensors",
     key: str | None = None,
     base: BasePath | None = None,
+    max_nbytes: int | None = None,
     threads: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
@@ -63,7 +65,8 @@ def convert_checkpoint(
     """Write what a distributed checkpoint of torch holds as plain files that other tools read.
 
     The tensors are put together of the parts that the ranks have saved, each with the bytes of ``full_tensor()``. Each
-    part is read once. One tensor at a time is in memory, and a part of it beside it.
+    part is read once, by a trusting reader of plain frames, a checking reader of all else (docs/format.md). One tensor
+    at a time is in memory, and a part of it beside it.
 
     Args:
         src: the directory that `TensorwireWriter` or torch's FileSystemWriter has saved to. The latter needs PyTorch.
@@ -74,6 +77,7 @@ def convert_checkpoint(
         key: of the state dict: what stands below it is written alone, under names without it, such as "model" or
             "app.model". By default all is written under its flat names, in which a dot joins the keys.
         base: what a relative checkpoint is relative to, as for `TensorwireReader`.
+        max_nbytes: refuse tensors that together have more bytes than this, before anything is read of them or written.
         threads: that decode; by default all usable cores.
         force: replace an existing `dst`, once the new one is whole.
         progress: called from this thread with the bytes of tensors done and to be done, and the file at work.
@@ -83,6 +87,7 @@ def convert_checkpoint(
         BlockingIOError: another process is writing the same `dst`.
         FileNotFoundError, NotADirectoryError: `src` is no distributed checkpoint, or a file of it is missing.
         FormatError: `src` is damaged.
+        LimitExceededError: the tensors are larger than `max_nbytes`; the error names one and what it claims.
         UnsupportedTensorError: a tensor has a dtype that the files cannot hold.
         BaseMismatchError: `src` is relative, and `base` is missing or not the one that it needs.
         ValueError: nothing stands below `key`; there is no such form; `dst` ends as files of another form do; no tensor
@@ -109,6 +114,7 @@ def convert_checkpoint(
         saved = stack.enter_context(closing(DistributedTensors(source, key, opened, count)))
         with ErrorContext(file=source):
             shards, notices = _plan(saved, key, to)
+            check_room(((None, tensor.name, tensor.nbytes) for tensor in saved.tensors.values()), max_nbytes)
         written = {target.name} if to == "torch" else {shard.path for shard in shards}
         if len(shards) > 1:
             written.add(_INDEX_NAME)

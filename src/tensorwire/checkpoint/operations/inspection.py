@@ -42,7 +42,8 @@ def inspect(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> InspectReport:
-    """Describe every tensor of a file or directory, plain or compressed: see `TensorInfo`. Reads their data once.
+    """Describe every tensor of a file or directory, plain or compressed: see `TensorInfo`. Reads their data once, as a
+    trusting reader (docs/format.md).
 
     Args:
         names: patterns as the shell has them; only tensors whose name matches one of them are described. None: all.

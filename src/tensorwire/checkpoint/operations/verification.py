@@ -47,7 +47,8 @@ def verify(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> VerifyReport:
-    """Decode everything, check it against checksums and, where they are recorded, the SHA-256 of the original files.
+    """Decode everything, check it against checksums and, where they are recorded, the SHA-256 of the original files: a
+    checking reader (docs/format.md).
 
     Bad data is reported, not raised: look at ``report.ok``. Files beside the tensors that were edited or lost since
     compressing are no problems; they stand in ``report.changed``.

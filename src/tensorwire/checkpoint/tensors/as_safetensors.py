@@ -81,8 +81,7 @@ class OpenFile(TensorReader[Any]):
     def get_slice(self, name: str) -> OpenSlice:
         self._check_open()
         with original_errors():
-            stored, tensor = self._place(name)
-            return OpenSlice(stored, tensor, self._target, self._threads, verify=self._verify is not False)
+            return self._sliced(OpenSlice, name)
 
 
 class OpenSlice(TensorSlice[Any]):

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         base: PathOrArrays | None
         threads: int | None
         verify: Verify
+        max_nbytes: int | None
         storage_options: Mapping[str, Any] | None
 
     class _TorchOptions(_Options, total=False):
@@ -73,9 +74,13 @@ def load_file(
     verify: Verify = True,
     compressed: bool = False,
     resident_nbytes: int | None = None,
+    max_nbytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Read all tensors of a file or directory, plain or compressed.
+
+    It is a trusting reader of plain frames, and a checking reader of relative ones and of tensors that are stored as
+    themselves (docs/checkpoints.md, "What is checked").
 
     Args:
         path: as for `open_file`.
@@ -96,6 +101,8 @@ def load_file(
             decoded and compressed anew. Slices are dense.
         resident_nbytes: with `compressed`, how many bytes of them to keep in memory. The blocks of the others stay in
             the file, which must not be written to, and are read, ahead of their use, each time they are needed.
+        max_nbytes: refuse tensors that together have more uncompressed bytes than this, before memory is allocated for
+            the first of them. CompressedTensors count with the bytes that they decode to.
 
     Returns:
         The tensors by their original names, file by file in the order of their data. Arrays are writable. As in
@@ -104,12 +111,13 @@ def load_file(
     Raises:
         BaseMismatchError: a tensor is relative, and there is no base, or one with another content.
         FormatError: a file is damaged. The first use of a damaged tensor that stays compressed raises it, too.
+        LimitExceededError: the tensors are larger than `max_nbytes`; the error names one and what it claims.
         UnsupportedTensorError: the framework lacks a dtype.
         ImportError: compressed tensors are asked for, and PyTorch is missing or too old.
         ValueError, OSError: as for `open_file`.
     """
     target = Target.of(framework, device, compressed, resident_nbytes)
-    with _open(path, target, base, threads, verify, storage_options, TensorReader) as reader:
+    with _open(path, target, base, threads, verify, max_nbytes, storage_options, TensorReader) as reader:
         return reader.get_tensors()
 
 
@@ -135,12 +143,14 @@ def open_file(
     verify: Verify = True,
     compressed: bool = False,
     resident_nbytes: int | None = None,
+    max_nbytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TensorReader[Any]:
     """Open a file or directory, plain or compressed, to read some of it. Use it in a ``with`` statement.
 
-    It takes the place of ``safetensors.safe_open``. Arguments are those of `load_file`; `verify` holds for all that is
-    read.
+    It takes the place of ``safetensors.safe_open``. Arguments are those of `load_file`, and so is what is checked of
+    whole tensors; of slices it is a trusting reader. `verify` holds for all that is read, and `max_nbytes` for what one
+    call reads: a tensor, the rows of a slice, or all tensors.
 
     Args:
         path: a safetensors file; or a directory, whose shards are read as one file; or an index
@@ -159,12 +169,12 @@ def open_file(
         OSError: a file cannot be read, or one that an index names is missing.
     """
     target = Target.of(framework, device, compressed, resident_nbytes)
-    return _open(path, target, base, threads, verify, storage_options, TensorReader)
+    return _open(path, target, base, threads, verify, max_nbytes, storage_options, TensorReader)
 
 
 def open_as(kind: type[Reader], path: StrPath, framework: Framework, device: Device) -> Reader:
     """What `open_file` gives, as a reader of this kind."""
-    return _open(path, Target.of(framework, device, False, None), None, None, True, None, kind)
+    return _open(path, Target.of(framework, device, False, None), None, None, True, None, None, kind)
 
 
 def load_bytes(data: bytes, framework: Framework) -> dict[str, Any]:
@@ -184,6 +194,7 @@ def _open(
     base: PathOrArrays | None,
     threads: int | None,
     verify: Verify,
+    max_nbytes: int | None,
     storage_options: Mapping[str, Any] | None,
     kind: type[Reader],
 ) -> Reader:
@@ -200,7 +211,7 @@ def _open(
             file.use_base(opened, path_in(file.path, directory))
         places = _places(files, shards)
         stack.pop_all()
-    return kind(files, places, target, count, base=opened, verify=verify)
+    return kind(files, places, target, count, base=opened, verify=verify, max_nbytes=max_nbytes)
 
 
 @contextmanager

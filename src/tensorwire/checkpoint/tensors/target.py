@@ -54,10 +54,10 @@ class Target(NamedTuple):
     def check(self, stored: StoredFile, tensor: StoredTensor) -> None:
         """Raise what `array` would, before there is any data."""
         dtype, shape, _ = stored.layout(tensor.name)
+        if self.framework != "bytes":
+            stored.check_loadable(tensor)
         check_framework(dtype, self.framework)
         array_shape(dtype, shape, self.framework)
-        if self.framework != "bytes":
-            stored.check_label(tensor)
 
     def array(self, data: memoryview, dtype: str, shape: tuple[int, ...]) -> Any:
         array = as_array(data, dtype, shape, self.framework)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..._ground.copies import not_copied
 from ..._ground.text import count, in_a_line
 from ...codec import num_threads
 from ...errors import ErrorContext
-from ...files.loader import load_contents
+from ...files.loader import check_room, claim, load_contents
 from ...files.names import shown
 from .tensor_slice import Array, TensorSlice
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ...files.loader import Verify
     from ...files.reader import StoredFile, StoredTensor
     from .target import Target
+
+Slice = TypeVar("Slice", bound=TensorSlice[Any])
 
 _TRANSFER_NBYTES = 256 << 20
 """On their way to a device tensors take about this much memory of the CPU, or that of the largest."""
@@ -53,6 +55,7 @@ class TensorReader(Generic[Array]):
         *,
         base: Base | None,
         verify: Verify,
+        max_nbytes: int | None,
     ) -> None:
         """`places`: where the tensor of each name is. `base` is closed with the files."""
         self.files = files
@@ -61,6 +64,7 @@ class TensorReader(Generic[Array]):
         self._threads = threads
         self._base = base
         self._verify = verify
+        self._max_nbytes = max_nbytes
         if target.compressed is not None:
             target.compressed.plan(files)
 
@@ -100,17 +104,20 @@ class TensorReader(Generic[Array]):
         return {key: text for each in found for key, text in each.items()} if found else None
 
     def get_tensor(self, name: str) -> Array:
-        """One whole tensor, checked unless the reader was opened without `verify`.
+        """One whole tensor, checked unless the reader was opened without `verify`: a trusting reader of plain frames, a
+        checking reader of all else.
 
         Raises:
             KeyError: there is no tensor of this name.
             BaseMismatchError: it is relative, and there is no base, or one with another content.
             FormatError: its data is damaged.
+            LimitExceededError: it is larger than `max_nbytes` of the reader.
             UnsupportedTensorError: the framework lacks its dtype.
             OSError: reading fails.
             ValueError: the reader is closed.
         """
         stored, tensor = self._place(name)
+        check_room([claim(stored, tensor)], self._max_nbytes)
         array: Array = load(stored, [tensor], self._target, self._threads, verify=self._verify)[tensor.name]
         return array
 
@@ -120,7 +127,11 @@ class TensorReader(Generic[Array]):
         Args:
             verify: check the checksums of the data, unless the reader was opened without. The checksums of headers
                 are always checked.
+
+        Raises:
+            LimitExceededError: together they are larger than `max_nbytes` of the reader.
         """
+        check_room((claim(stored, tensor) for stored, tensor in self._places.values()), self._max_nbytes)
         arrays: dict[str, Array] = {}
         for stored in self.files:
             tensors = [tensor for file, tensor in self._places.values() if file is stored]
@@ -148,14 +159,22 @@ class TensorReader(Generic[Array]):
         hash, or the reader was opened without `verify`.
 
         Each block that is decoded is checked, and after each slice that the file of the base was not written to. The
-        rows that come out are not hashed, because a content hash is of the whole tensor; so of a plain tensor nothing
-        is checked, unless it is empty.
+        rows that come out are not hashed, because a content hash is of the whole tensor: this is a trusting reader. So
+        of a plain tensor nothing is checked, unless it is empty.
 
         Raises:
             KeyError, UnsupportedTensorError: as for `get_tensor`; indexing raises its other errors.
         """
-        stored, tensor = self._place(name)
-        return TensorSlice(stored, tensor, self._target, self._threads, verify=self._verify is not False)
+        return self._sliced(TensorSlice[Array], name)
+
+    def _sliced(self, kind: type[Slice], name: str) -> Slice:
+        return kind(
+            *self._place(name),
+            self._target,
+            self._threads,
+            verify=self._verify is not False,
+            max_nbytes=self._max_nbytes,
+        )
 
     def _place(self, name: str) -> tuple[StoredFile, StoredTensor]:
         place = self._places.get(name)

@@ -10,7 +10,7 @@ from ..._ground.copies import not_copied
 from ..._ground.text import in_a_line
 from ...codec import array_shape, as_array, dtype_bits
 from ...errors import ErrorContext, UnsupportedTensorError
-from ...files.loader import load_range
+from ...files.loader import check_room, load_range
 
 if TYPE_CHECKING:
     from ...files.reader import StoredFile, StoredTensor
@@ -34,7 +34,16 @@ class TensorSlice(Generic[Array]):
     def __repr__(self) -> str:
         return in_a_line(self, repr(self._tensor.name), self._dtype, self._shape, self._stored.path)
 
-    def __init__(self, stored: StoredFile, tensor: StoredTensor, target: Target, threads: int, *, verify: bool) -> None:
+    def __init__(
+        self,
+        stored: StoredFile,
+        tensor: StoredTensor,
+        target: Target,
+        threads: int,
+        *,
+        verify: bool,
+        max_nbytes: int | None,
+    ) -> None:
         self._dtype, self._shape, self._nbytes = stored.layout(tensor.name)
         with ErrorContext(file=stored.path, tensor=tensor.name):
             target.check(stored, tensor)
@@ -44,6 +53,7 @@ class TensorSlice(Generic[Array]):
         self._target = target
         self._threads = threads
         self._verify = verify
+        self._max_nbytes = max_nbytes
 
     def get_shape(self) -> list[int]:
         """Sizes of the dimensions."""
@@ -114,6 +124,7 @@ class TensorSlice(Generic[Array]):
         return bytes(self._read(rows.start * row_bits // 8, -(-max(rows.stop, rows.start) * row_bits // 8)))
 
     def _read(self, start: int, stop: int) -> memoryview:
+        check_room([(self._stored.path, self._tensor.name, stop - start)], self._max_nbytes)
         with ErrorContext(file=self._stored.path, tensor=self._tensor.name):
             return load_range(self._stored, self._tensor, start, stop, self._threads, self._verify)
 

@@ -103,8 +103,9 @@ class FrameEncoder:
             frame_alignment: the blocks begin, and the frame ends, at a multiple of so many bytes: a power of two from
                 `block_alignment`, the default, to 2 MiB.
             padding_nbytes: at least so many zeros behind the blocks, up to 2 MiB.
-            extensions: bytes by tag, which readers skip that do not know the tag. Tags from 2**31 on are yours. Tag 1
-                is the encoder's number, of 4 bytes; all others belong to the format.
+            extensions: bytes by tag, which readers skip that do not know the tag. Tags from 2**31 on are yours; their
+                bytes begin with 8 that you have drawn at random once, by which you know your own. Tag 1 is the
+                encoder's number, of 4 bytes; all others belong to the format.
 
         Raises:
             ValueError: dtype, bits, layout, shape, profile or one of the others is invalid, or contradicts another.
@@ -251,8 +252,9 @@ class FrameReader:
         data = fetch(reader.info.header_nbytes + lo, reader.info.header_nbytes + hi)
         reader.decode(data, out, start=start, stop=stop, data_offset=lo)
 
-    Holds a copy of the header. Immutable: one reader serves many threads at once. Padding behind the blocks is left to
-    the caller: it must be zero.
+    Holds a copy of the header. Immutable: one reader serves many threads at once. It is a trusting reader
+    (docs/format.md): what comes of the content hash, and of padding behind the blocks, which must be zero, is left to
+    the caller.
 
     Attributes:
         info: FrameInfo.

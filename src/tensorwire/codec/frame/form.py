@@ -23,6 +23,8 @@ MAX_BLOCK_ALIGNMENT = 4096
 MAX_FRAME_ALIGNMENT = 2**21
 _ENCODER_TAG = 1
 _FIRST_PRIVATE_TAG = 2**31
+_OWNER_NBYTES = 8
+"""By so many bytes, which are drawn at random, an owner knows a private extension."""
 NO_HASH = bytes(16)  # of a base that will be hashed
 _HASH = re.compile(r"[0-9a-fA-F]{32}")
 
@@ -89,6 +91,11 @@ def _record(tag: int, extension: Buffer) -> bytes:
     content = bytes(view.data)
     if tag == _ENCODER_TAG and len(content) != 4:
         raise ValueError(f"expected 4 bytes for the extension with tag {tag}, the encoder's number, got {len(content)}")
+    if tag >= _FIRST_PRIVATE_TAG and len(content) < _OWNER_NBYTES:
+        raise ValueError(
+            f"expected {_OWNER_NBYTES} bytes or more for the extension with tag {tag}, of which the first "
+            f"{_OWNER_NBYTES} are drawn at random once and say that it is yours, got {len(content)}"
+        )
     if len(content) >= 2**32:
         raise ValueError(f"expected less than 4 GiB for the extension with tag {tag}, got {len(content)} bytes")
     return struct.pack("<II", tag, len(content)) + content + bytes(-len(content) % 8)

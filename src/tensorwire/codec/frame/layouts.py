@@ -50,10 +50,11 @@ class FloatFields(NamedTuple):
 
 
 def float_fields(dtype: str) -> FloatFields | None:
-    """The fields of a float dtype whose words frames split. None for any other dtype: F64 is not split, an element of
-    C64 has two exponents, and I8 and U8 are split into halves, which are no fields of a float."""
+    """The fields of a float dtype whose words frames split. None for any other dtype: of the 11 exponent bits of F64
+    frames take 8 for its exponent, an element of C64 has two exponents, and I8 and U8 are split into halves, which are
+    no fields of a float."""
     bits, layout = core.find_dtype(dtype) or (0, core.Layout())
-    if SPLITS[layout.split] != "float" or bits != 8 * layout.word_nbytes:
+    if SPLITS[layout.split] != "float" or bits != 8 * layout.word_nbytes or bits == 64:
         return None
     exponent_bits, rest_bits = layout.exponent_bits, layout.rest_bits
     return FloatFields(exponent_bits, rest_bits - 1, (1 << (exponent_bits - 1)) - (not dtype.endswith("FNUZ")))

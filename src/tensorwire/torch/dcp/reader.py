@@ -50,7 +50,8 @@ def read_metadata(folder: Location) -> Metadata:
 class TensorwireReader(StorageReader):  # type: ignore[misc]
     """Reads what `TensorwireWriter` has written: ``dcp.load(state, storage_reader=TensorwireReader(path))``.
 
-    On another number of ranks, or with another layout, each rank decodes the blocks that hold its part.
+    On another number of ranks, or with another layout, each rank decodes the blocks that hold its part: a trusting
+    reader (docs/format.md).
 
     Args:
         path: a directory or a URL; `checkpoint_id` of `load` takes its place.

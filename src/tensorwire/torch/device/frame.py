@@ -185,5 +185,6 @@ class DeviceFrame:
 
 
 def decode_frame(frame: torch.Tensor) -> torch.Tensor:
-    """Decode one frame on the device that holds it; as `DeviceFrame(frame).decode_all()`."""
+    """Decode one frame on the device that holds it: a trusting reader (docs/format.md); as
+    `DeviceFrame(frame).decode_all()`."""
     return DeviceFrame(frame).decode_all()

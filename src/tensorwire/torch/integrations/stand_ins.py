@@ -95,7 +95,7 @@ class CheckpointFiles:
         if is_frame:
             return mapped(stored, tensor, data, verify=False)
         dtype, shape, _ = stored.layout(tensor.name)
-        stored.check_label(tensor)
+        stored.check_loadable(tensor)
         with ErrorContext(file=stored.path, tensor=tensor.name):
             dense: Tensor = as_array(data, dtype, shape, "pt")
         return dense

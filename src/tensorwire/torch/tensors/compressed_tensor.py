@@ -110,7 +110,7 @@ class CompressedTensor(LazyTensor):
         return cast("CompressedTensor", cls(new_frame(tensor, profile), linear_mode=linear_mode).to(tensor.device))
 
     def decode(self) -> Tensor:
-        """The dense tensor, new memory on the same device.
+        """The dense tensor, new memory on the same device, of a trusting reader (docs/format.md).
 
         Raises:
             FormatError: a block is damaged.

@@ -7,16 +7,14 @@ from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from ... import words
-from ..view.confidence import Basis
+from ...confidence import Basis
 from ..view.work import STEPS
-from .slow_group import Slow
-from .slow_verdicts import judge
+from .slow_verdicts import Slow, judge
 from .throughput import Throughput
 
 if TYPE_CHECKING:
     from ...model import Thresholds
-    from ..view.job import Job
-    from ..view.verdict import Verdict
+    from ..view.job import Job, Verdict
 
 _ENOUGH = 8  # rounds from which a mean says something
 _LEAD_SECONDS = 3.0  # for all agents to hear of a request before the first timed round

@@ -12,18 +12,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ... import words
+from ...confidence import Basis
+from ...model import MAX_SUSPECTS
 from ..view import exit_reasons as ends
-from ..view.confidence import Basis
-from ..view.job import is_waiting
 from ..view.past import rewound
-from ..view.verdict import MAX_SUSPECTS
 from .hangs import find_hangs
 from .unlike_calls import parted, unlike_calls
+from .unlike_groups import unlike_groups
 
 if TYPE_CHECKING:
     from ...model import Rank
-    from ..view.job import Job
-    from ..view.verdict import Verdict
+    from ..view.job import Job, Verdict
 
 # Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
 _MOMENT = 0.1
@@ -118,7 +117,7 @@ class Ended:
             return [] if self.outlives_it else self._asked_alone()
         first, _ = _first(failed)
         if not own_words and self._is_time(first):
-            unlike = unlike_calls(job)
+            unlike = unlike_calls(job) or (unlike_groups(job) if any(map(_aborted, failed.values())) else None)
             if unlike is not None:
                 unlike.finding.evidence += _evidence([failed[n] for n in list(failed)[:MAX_SUSPECTS]])
                 return [unlike]
@@ -299,10 +298,11 @@ class Ended:
             why = "as gloo does on more data than it expects, though what is known of the calls agrees"
             facts.append(f"{words.ranks(aborted)} aborted, {why}")
         are_secondary = not certain and all(ends.is_secondary(ranks[number]) for number in first)
-        basis = Basis.STATE if is_first and not aborted and not are_secondary else Basis.COMPARISON
-        if are_secondary and all(rank.setup == "in init" for rank in ranks.values()):
+        is_firm = is_first and not aborted and not are_secondary and not ends.has_compared(ranks[first[0]])
+        basis = Basis.STATE if is_firm else Basis.COMPARISON
+        if are_secondary and ends.are_within_init(ranks.values(), [ranks[number] for number in first]):
             first, basis = [], Basis.REMAINDER
-            facts.append("all ranks were in init_process_group: the first that gave up is not to blame for that")
+            facts.append("no rank had come out of init_process_group: the first that gave up is not to blame for that")
         if are_secondary and len(first) > 1 and not all_of:
             first, sides, basis = [], [[number] for number in first], Basis.REMAINDER
         victims = len(others) + len(waiting)
@@ -384,7 +384,7 @@ def _is_in_message(rank: Rank) -> bool:
     """Messages from any source, and those that ranks do not number alike, are in no comparison of calls."""
     last = rank.calls[-1].operation.is_pairwise if rank.calls else False
     is_open = any(group.is_pairwise and group.open_seconds is not None for group in rank.process_groups)
-    return last or is_open or is_waiting(rank)
+    return last or is_open or rank.is_waiting
 
 
 def _is_done(job: Job, rank: Rank) -> bool:

@@ -1,4 +1,5 @@
-"""What stands still: the parts of the graph that are older than the gate."""
+"""What stands still: the parts of the graph that are older than the gate; and jobs that run and complete nothing, where
+the operations in view do not say why."""
 
 from __future__ import annotations
 
@@ -7,24 +8,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ... import words
+from ...confidence import Basis
+from ...model import MAX_SUSPECTS, SETUPS
 from ..view import transport
-from ..view.confidence import Basis
-from ..view.job import is_waiting
-from ..view.patience import LONG, recent
+from ..view.job import LONG, RUNS
 from ..view.states import States
-from ..view.verdict import MAX_SUSPECTS
 from ..view.waits import IN_INIT
-from .hang_inside import all_entered
-from .part import Part
+from ..view.work import LEAST_SECONDS
+from .part import Part, all_entered
 
 if TYPE_CHECKING:
-    from ...model import Finding, Rank
-    from ..view.job import Job
-    from ..view.verdict import Verdict
+    from ...model import Finding
+    from ..view.job import Job, Verdict
     from ..view.waits import Wait
 
 _MAX_FINDINGS = 4
 _MAX_PARTS = 32
+_EXCHANGED = 4096.0  # bytes per second on an edge, from which ranks exchange data; stores and heartbeats move less
+_WHOLE = 0.8  # of the window that samples go back: in less of it the analyzer may have met with a pause
+_MOMENT = 1.0  # counts of ranks come in a little later than those of the kernel
+_MAX_STACKS = 32
+_MAX_FACTS = 6
+_DESTROYED = SETUPS.index("destroyed")
 
 
 def find_hangs(job: Job) -> list[Verdict]:
@@ -82,7 +87,7 @@ def _is_ending(job: Job, wait: Wait) -> bool:
     left = (group.enqueued >= wait.sequence) & (not wait.is_pairwise)  # and may be in the next one by now
     since_left = np.where(np.isnan(group.open_seconds), group.idle_seconds, group.open_seconds)
     ages = np.where(inside, group.open_seconds, np.where(left, since_left, np.nan))
-    return bool((ages < recent(job)).any())
+    return bool((ages < job.recent_seconds).any())
 
 
 def _moves(job: Job, wait: Wait) -> bool:
@@ -92,9 +97,9 @@ def _moves(job: Job, wait: Wait) -> bool:
     """
     if wait.group is None:
         return False
-    completing = job.columns.row_numbers[job.columns.rows.idle_seconds < recent(job)]
+    completing = job.columns.row_numbers[job.columns.rows.idle_seconds < job.recent_seconds]
     still = set(wait.inside) - set(completing.tolist())
-    return transport.progress(job, wait.group, still, recent(job)) >= transport.PROGRESS
+    return transport.progress(job, wait.group, still, job.recent_seconds) >= transport.PROGRESS
 
 
 def _nobody_waits(job: Job, wait: Wait) -> Verdict:
@@ -120,24 +125,91 @@ def _left_behind(job: Job) -> list[Verdict]:
     ranks = [rank for number, rank in job.ranks.items() if number not in left]
     if not left or len(job.ranks) < job.world_size or any(job.ranks[number].process.is_alive for number in left):
         return []
-    idle = [_idle_seconds(rank) for rank in ranks if rank.setup == "initialized"]
-    are_idle = len(idle) == len(ranks) and min(idle, default=0.0) >= gate
-    if not are_idle or any(job.phases.get(rank.rank) or job.doing(rank) or job.is_busy(rank) for rank in ranks):
-        return []
+    are_in_none = all(rank.setup == "initialized" and not (rank.is_waiting or rank.longest_open) for rank in ranks)
     numbers = [rank.rank for rank in ranks]
+    idle = _idle_seconds(job, numbers, {}) if ranks and are_in_none else 0.0
+    if idle < gate or any(job.phases.get(rank.rank) or job.doing(rank) or job.is_busy(rank) for rank in ranks):
+        return []
     has = words.verb(numbers, "has", "have")
     return [
         job.verdict(
             "hang", "TW-H1", None, numbers,
             f"{words.ranks(numbers)} {has} not come to the end, as all other ranks have, and {has} done nothing since",
-            [job.account(number) for number in numbers[:MAX_SUSPECTS]], Basis.COMPARISON, victims=0, seconds=min(idle),
+            [job.account(number) for number in numbers[:MAX_SUSPECTS]], Basis.COMPARISON, victims=0, seconds=idle,
         )
     ]  # fmt: skip
 
 
-def _idle_seconds(rank: Rank) -> float:
-    """Since it completed anything; 0 of one that waits."""
-    if is_waiting(rank) or rank.longest_open:
-        return 0.0
-    ages = [rank.setup_seconds, *(group.idle_seconds for group in rank.process_groups)]
-    return min((age for age in ages if age is not None), default=0.0)
+def find_no_progress(job: Job, first_seen: dict[int, float]) -> list[Verdict]:
+    """A verdict where no rank has completed anything for as long as the hang gate; none of a job that goes on.
+
+    Unknown trouble if no rank works; a notice if one does, has of late, or has declared what it does: a rank that
+    writes a checkpoint pauses at times, and one that has just got stuck is told a window of samples later. A notice,
+    too, if none has a process group any more: a rank that lives on keeps none waiting.
+
+    Args:
+        first_seen: of each rank, on the clock of observations.
+    """
+    columns = job.columns
+    alive = columns.numbers[columns.places.are_alive].tolist()
+    if not alive or not job.work.covers(LEAST_SECONDS, job.time):
+        return []
+    seconds = _idle_seconds(job, alive, first_seen)
+    if seconds < job.thresholds.hang_seconds:
+        return []
+    recent = max(seconds - _MOMENT, 0.5 * seconds)  # what came before was part of what they completed
+    candidates = job.work.candidates(job.time - recent, job.time, columns)
+    works = {number: what for number in candidates if (what := job.doing(job.ranks[number], recent))}
+    if seconds < LONG * job.thresholds.hang_seconds:  # slow storage may show nothing of it
+        active = (job.ranks[number] for number in columns.activities)
+        works = {rank.rank: f"is in {rank.activity}" for rank in active if job.is_busy(rank)} | works
+    # Messages that are not counted, or a transfer that takes long.
+    moving = transport.moving(job, recent, _EXCHANGED)
+    for number in moving.keys() & set(alive):
+        exchanges = f"exchanges {words.nbytes(moving[number])}/s with other ranks"
+        works[number] = ", ".join(filter(None, (works.get(number), exchanges)))
+    works = works or dict.fromkeys(sorted(job.runnable), RUNS)
+    if works:
+        return [_working(job, works, seconds)]
+    window = min(job.thresholds.hang_seconds, job.thresholds.slow_seconds)
+    return [_still(job, alive, seconds)] if job.work.covers(_WHOLE * window, job.time) else []
+
+
+def _idle_seconds(job: Job, alive: list[int], first_seen: dict[int, float]) -> float:
+    """Since the last rank completed or entered anything, or came to where it is: what was entered later than the hang
+    gate is judged when it is as old."""
+    columns = job.columns
+    least = np.fmin(columns.least(columns.rows.idle_seconds), columns.least(columns.rows.open_seconds))
+    ages = dict(zip(columns.numbers.tolist(), np.fmin(least, columns.setups[1]).tolist(), strict=True))
+    known = (age if (age := ages[n]) < np.inf else job.time - first_seen.get(n, job.time) for n in alive)
+    return min(known)
+
+
+def _working(job: Job, works: dict[int, str], seconds: float) -> Verdict:
+    numbers = sorted(works, key=lambda number: (number not in job.phases, number))
+    what = works[numbers[0]] if len(numbers) == 1 else f"work (rank {numbers[0]} {works[numbers[0]]})"
+    return job.verdict(
+        "no progress", "TW-UNKNOWN", None, numbers,
+        f"{words.ranks(numbers)} {what}; no rank has completed an operation for {words.seconds(seconds)}",
+        [job.account(number, works=works[number]) for number in numbers[:_MAX_FACTS]], Basis.REMAINDER,
+        victims=len(job.ranks) - len(numbers), seconds=seconds, level="notice",
+    )  # fmt: skip
+
+
+def _still(job: Job, alive: list[int], seconds: float) -> Verdict:
+    phases = sorted({job.phases[number] for number in alive if number in job.phases})
+    declared = f" (in declared phase: {', '.join(phases)})" if phases else ""
+    are_at_end = bool((job.columns.setups[0][job.columns.places.are_alive] == _DESTROYED).all())
+    declared += " (after destroy_process_group)" if are_at_end else ""
+    facts = [job.account(number) for number in alive[:_MAX_FACTS]]
+    if len(alive) > _MAX_FACTS:
+        facts.append(f"stacks of {min(len(alive), _MAX_STACKS)} of {len(alive)} ranks are asked for")
+    if job.out_of_view:
+        facts.append(f"{words.does(job.out_of_view, 'is', 'are')} not in view")
+    return job.verdict(
+        "no progress", "TW-UNKNOWN", None, [],
+        f"no rank has completed an operation for {words.seconds(seconds)}, and none of the "
+        f"{words.count(len(alive), 'rank')} in view uses a CPU or moves bytes{declared}",
+        facts, Basis.REMAINDER, victims=len(alive), seconds=seconds, witnesses=alive[:_MAX_STACKS],
+        level="notice" if phases or are_at_end else "finding",
+    )  # fmt: skip

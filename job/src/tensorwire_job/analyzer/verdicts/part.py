@@ -1,4 +1,7 @@
-"""The verdict on ranks that stand still together: who explains it, what these did or did not do, and who waits."""
+"""The verdict on ranks that stand still together: who explains it, what these did or did not do, and who waits.
+
+What all members in view have entered: calls that differ (H2), operations that stopped on the way (H3).
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import words
+from ...confidence import Basis
+from ...model import FOR_KEY, FOR_LOCK, MAX_SUSPECTS, holder_of_lock
 from ..graph import explain
 from ..view import transport
-from ..view.confidence import Basis
-from ..view.histories import out_of_habit
+from ..view.histories import out_of_habit, out_of_step
 from ..view.job import RUNS
-from ..view.out_of_step import out_of_step
-from ..view.waits import FOR_KEY, FOR_LOCK, IN_INIT, Wait, holder_of_lock, most_prominent
-from .hang_inside import all_entered
+from ..view.transport import Blame
+from ..view.waits import IN_INIT, Wait, most_prominent
 from .unlike_calls import inconsistent, parted, unlike_calls
 from .unlike_groups import unlike_groups
 
 if TYPE_CHECKING:
     from ...model import Code
     from ..graph import Explanation
-    from ..view.job import Job
+    from ..view.job import Job, Verdict
     from ..view.states import States
-    from ..view.verdict import Verdict
 
 _MAX_WAITS = 4  # that the evidence has
 _MAX_ACCOUNTS = 5
 _COMPILES = "torch.compile"
 _OUT_OF_HABIT = "its last calls do not follow each other as those before did, and those of the others do"
 _WITH_ANOTHER_PEER = "no rank is at the other end of its message, and a rank waits for it with a message that would fit"
+_WITNESSES = 2
+_MAX_WITNESSES = 32
 
 
 @dataclass
@@ -101,7 +105,7 @@ class Part:
                 others = [each for each in self.waits if not set(wait.inside).isdisjoint(each.missing)]
                 return self._not_entered(most_prominent(others or [wait]), wait.inside, Basis.COMPARISON)
         accused = [number for difference in self.job.differences for number in difference.accused]
-        strays = out_of_step(self.job)
+        strays = out_of_step(self.job.columns, self.job.groups)
         for found, why in (
             (accused, parted(self.job)),
             (strays, self._order_of(strays)),
@@ -149,12 +153,11 @@ class Part:
         go_on = self.states.moving.issuperset(ranks)
         is_meant = go_on and not any(map(self.states.is_overdue, self.states.leading_to(ranks)))
         if go_on and not is_meant:
-            strays = sorted(self.states.victims(ranks).intersection(out_of_step(self.job)) - self.states.moving)
+            found = out_of_step(self.job.columns, self.job.groups)
+            strays = sorted(self.states.victims(ranks).intersection(found) - self.states.moving)
             if len(strays) == 1:
                 return self._called_another(strays[0], Basis.COMPARISON, self._order_of(strays))
         wait = most_prominent(lacking)
-        if len(ranks) == 1 and self._was_inside(wait, ranks[0]):
-            return all_entered(self.job, wait, len(self.states.victims(ranks)))
         return self._not_entered(wait, ranks, basis, why, is_meant=is_meant)
 
     def _not_entered(
@@ -190,14 +193,12 @@ class Part:
         )  # fmt: skip
 
     def _are_alike(self, wait: Wait, ranks: list[int]) -> bool:
-        """Whether these live, made the same last call, and show nothing of what they do: so many may be where they
-        should be, and those that wait for them not."""
+        """Whether these live, made their last call in one line, and show nothing of what they do: so many may be where
+        they should be, and those that wait for them not."""
         found = [self.job.ranks[number] for number in ranks]
-        last = found[0].calls[-1:]
-        return wait.group is not None and all(
-            rank.calls and rank.calls[-1:] == last and rank.process.life == "running"
-            and rank.activity in ("", FOR_LOCK)
-            for rank in found
+        last = {(call.line, call.operation.name) for rank in found for call in rank.calls[-1:]}
+        return wait.group is not None and len(last) == 1 and all(
+            rank.calls and rank.process.life == "running" and rank.activity in ("", FOR_LOCK) for rank in found
         )  # fmt: skip
 
     def _stopped_inside(self, wait: Wait, ranks: list[int]) -> list[int]:
@@ -252,6 +253,8 @@ class Part:
         beating = [number for number in named if not job.are_stale([number])]
         working = {number: doing for number in beating if (doing := job.doing(job.ranks[number]))}
         doubts += [f"rank {number} makes progress by itself: it {doing}" for number, doing in list(working.items())[:3]]
+        if len(wait.inside) == 1 == len(named) and out_of_habit(job.columns, [*wait.inside, *named]) == wait.inside:
+            doubts.append(f"{words.ranks(wait.inside)} may be in the wrong place: {_OUT_OF_HABIT}")
         if wait.call == IN_INIT and job.runnable.intersection(beating) and not working:
             doubts.append(f"{words.ranks(named)} may be on the way")
         return doubts
@@ -308,13 +311,6 @@ class Part:
                     facts.append(f"rank {number} has entered #{own.enqueued} of {own.title}, the other ranks {theirs}")
         return facts[:6]
 
-    def _was_inside(self, wait: Wait, number: int) -> bool:
-        """Whether a stopped rank, whose counts stand still, sent data while the others were in what it lacks."""
-        if wait.group is None or number not in wait.group.members or not self.job.ranks[number].process.is_stopped:
-            return False
-        is_next = wait.group.member(number).enqueued == wait.sequence - 1
-        return is_next and transport.has_sent(self.job, number, wait.seconds)
-
     def _compile(self, numbers: list[int]) -> bool:
         """Whether these ranks compile, and do get on with it: that takes long, and not as long on every rank.
 
@@ -322,3 +318,82 @@ class Part:
         """
         ranks = [self.job.ranks[number] for number in numbers]
         return _COMPILES in {rank.activity for rank in ranks} <= {_COMPILES, ""} and all(map(self.job.doing, ranks))
+
+
+def all_entered(job: Job, wait: Wait, num_victims: int) -> Verdict:
+    """H2 where the calls differ, else H3 at the rank that the transport points at, else what is missing to tell. The
+    cause of a call that no group counts is unknown."""
+    if wait.group is None:
+        return _does_not_return(job, wait)
+    if wait.sides and not (wait.is_pairwise and _stuck(job, wait)):
+        return inconsistent(job, wait)
+    return _verdict(job, wait, *_cause(job, wait), num_victims)
+
+
+def _does_not_return(job: Job, wait: Wait) -> Verdict:
+    """All that are in view are in a call that no group counts; a notice while some of them run."""
+    runnable = sorted(job.runnable)
+    rest = f"; {words.ranks(wait.unseen)} not in view" if wait.unseen else ", and the cause is unknown"
+    return job.verdict(
+        "hang", "TW-UNKNOWN", None, wait.unseen, f"{wait.call} does not return at {words.ranks(wait.inside)}{rest}",
+        [wait.told(), *(job.account(number, works=RUNS) for number in runnable[:MAX_SUSPECTS])], Basis.REMAINDER,
+        victims=len(wait.inside), witnesses=wait.inside[:_MAX_WITNESSES], seconds=wait.seconds,
+        level="notice" if runnable else "finding",
+    )  # fmt: skip
+
+
+def _stuck(job: Job, wait: Wait) -> Blame | None:
+    """What the kernel knows for a fact: a stopped process, or a retransmission timer that has backed off.
+
+    With one of them the two ends may be in two messages, of which the earlier was sent and not received.
+    """
+    return transport.stopped(job, wait.members) or transport.broken(job, wait.members, job.recent_seconds)
+
+
+def _cause(job: Job, wait: Wait) -> tuple[Code, Blame]:
+    """In the order of how much it tells. If a group is not wholly in view, unread data and busy edges tell nothing: the
+    others may wait for one that is not in view."""
+    group = wait.of_group
+    blame = _stuck(job, wait)
+    if blame is not None:
+        return "TW-H3", blame
+    unseen = [number for number in wait.unseen if number >= 0]
+    if unseen or not (wait.is_pairwise or group.is_whole):
+        facts = [f"{words.does(unseen, 'is', 'are')} not in view"] if unseen else []
+        return "TW-UNKNOWN", Blame(unseen, facts, Basis.REMAINDER)
+    blame = transport.unread(job, wait.members) or transport.busy(job, wait.members, job.recent_seconds)
+    blame = blame or transport.least_moved(group)
+    if blame is not None:
+        return "TW-H3", blame
+    if not any(operation.signature or operation.name for operation, _ in wait.calls):
+        return "TW-UNKNOWN", Blame([], ["only counts are known, not what the ranks called"], Basis.REMAINDER)
+    nothing = "no process is known to be stopped, and no edge between these ranks to be stuck"
+    return "TW-H3", Blame([], [nothing], Basis.REMAINDER)
+
+
+def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -> Verdict:
+    group, what, suspects = wait.of_group, wait.title, blame.suspects[:MAX_SUSPECTS]
+    sides: list[list[int]] = []
+    if code == "TW-UNKNOWN":
+        seen = f"all {len(wait.inside)} ranks that are seen in it" if len(wait.inside) > 1 else "the one rank in it"
+        summary = f"{what} hangs at {seen}, and the cause is unknown"
+        if blame.suspects:
+            summary += f"; {words.ranks(blame.suspects)} not in view"
+        elif not group.is_whole:
+            summary += ": it is not known which other ranks are in the group"
+    else:
+        place = f" at {words.ranks(suspects)}" if suspects else ", and at which rank is unknown"
+        left = [] if suspects else sorted(set(wait.blocked).difference(wait.inside))
+        if left:  # either those did not do their part, or these do not call what they called
+            place, sides = f" at {words.ranks(wait.inside)}, and {words.ranks(left)} left it", [wait.inside, left]
+        who = "both ranks" if wait.is_pairwise else group.all_members
+        summary = f"{what} stopped inside{place}; {who} had entered it{'' if sides else ' alike'}"
+    facts = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
+    calls = {words.call(operation) for operation, _ in wait.calls if operation.name}
+    facts += [f"all called {call}" for call in calls if len(calls) == 1]
+    outside: list[int] = np.setdiff1d(job.columns.numbers, wait.inside)[:_WITNESSES].tolist()
+    return job.verdict(
+        "hang", code, group, suspects, summary, facts + blame.evidence, blame.basis,
+        victims=max(0, num_victims - len(suspects)), seconds=wait.seconds, is_incomplete=job.are_stale(wait.inside),
+        sides=sides, witnesses=sorted(wait.inside)[:_WITNESSES] + outside,
+    )  # fmt: skip

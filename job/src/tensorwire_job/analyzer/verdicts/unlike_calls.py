@@ -10,15 +10,14 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from ... import words
-from ..view.confidence import Basis
+from ...confidence import Basis
 from ..view.histories import out_of_habit, race
 
 if TYPE_CHECKING:
     from ...model import Operation
     from ..graph import Difference
     from ..view.groups import Group
-    from ..view.job import Job
-    from ..view.verdict import Verdict
+    from ..view.job import Job, Verdict
     from ..view.waits import Wait
 
 _MAX_FACTS = 3
@@ -137,22 +136,14 @@ def _title(job: Job, difference: Difference) -> str:
     return f"#{difference.number} of {difference.group if group is None else group.title}"
 
 
-class UnlikeTypes:
-    """Remembers what was seen for a while: ranks describe an operation only where they stand still for a moment."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[float, Verdict]] = {}
-
-    def sample(self, job: Job) -> list[Verdict]:
-        """The notices that stand: one for each process group."""
-        dtypes = job.columns.rows.dtypes
-        for group in job.groups.unlike(dtypes, dtypes != 0):  # nearly always there is none
-            verdict = _unlike(job, group)
-            if verdict is not None:
-                self._found[group.id] = job.time, verdict
-        since = job.time - _REMEMBERED_SECONDS
-        self._found = {each: found for each, found in self._found.items() if each in job.groups and found[0] > since}
-        return [verdict for _, verdict in self._found.values()]
+def unlike_types(job: Job, before: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """The notices that stand, one for each process group: those of now, and those of a while before. Ranks describe an
+    operation only where they stand still for a moment."""
+    dtypes = job.columns.rows.dtypes
+    unlike = job.groups.unlike(dtypes, dtypes != 0)  # nearly always there is none
+    found = {**before, **{group.id: verdict for group in unlike if (verdict := _unlike(job, group))}}
+    since = job.time - _REMEMBERED_SECONDS
+    return {each: told for each, told in found.items() if each in job.groups and told.finding.time > since}
 
 
 def _unlike(job: Job, group: Group) -> Verdict | None:

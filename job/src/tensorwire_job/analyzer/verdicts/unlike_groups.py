@@ -4,59 +4,63 @@ name stands for several lists of members, and those who meet under it are not th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 from ... import words
-from ..view.confidence import Basis
-from ..view.waits import NEW_GROUP
+from ...confidence import Basis
+from ...model import NEW_GROUP
+from ..graph import Entry, first_differences
 from .unlike_calls import minority
 
 if TYPE_CHECKING:
     from ..view.groups import Group
-    from ..view.job import Job
-    from ..view.verdict import Verdict
+    from ..view.job import Job, Verdict
     from ..view.waits import Wait
 
 _NAME = 8  # digits of an id, see ProcessGroup
 _MAX_FACTS = 4
 
-_Lists = dict[tuple[int, ...], "Group"]
-"""Groups of one name by their members."""
+_Made = Mapping[Hashable, "Group"]
+"""Groups of one name by their members, or groups of one list of members by their names."""
 
 
-def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
-    """H2 where ranks stand still in a group, or make one, whose name stands for several lists, if a rank on one of them
-    has made another; sides where no rank is on two. Sound jobs may have one name for groups that share no rank."""
-    lists: dict[str, _Lists] = defaultdict(dict)
-    names: dict[tuple[int, ...], list[set[int]]] = defaultdict(list)
+def unlike_groups(job: Job, waits: Sequence[Wait] = ()) -> Verdict | None:
+    """H2 where ranks stand still in a group, or make one, or where they have ended, if its name stands for several
+    lists and a rank on one of them has made another; sides where no rank is on two, or where one list has several
+    names. Sound jobs may have one name for groups that share no rank."""
+    lists: dict[str, dict[Hashable, Group]] = defaultdict(dict)
+    names: dict[Hashable, dict[Hashable, Group]] = defaultdict(dict)
     for group in job.groups.values():
         members = tuple(job.groups.ranks_of(group)) if len(group.id) == 2 * _NAME else ()
         if members and members not in lists[group.id[:_NAME]]:
-            lists[group.id[:_NAME]][members] = group
-            names[members].append(group.holders)
-    crossed = {members: made for members, made in names.items() if len(made) > 1 and _are_apart(made)}
-    unlike = [made for made in lists.values() if len(made) > 1 and _are_apart([g.holders for g in made.values()])]
-    certain = [made for made in unlike if _contradict(made) or not crossed.keys().isdisjoint(made)]
+            lists[group.id[:_NAME]][members] = names[members][group.id] = group
+    crossed = {members: made for members, made in names.items() if _are_apart(made)}
+    unlike = [made for made in lists.values() if _are_apart(made)]
+    certain = [made for made in unlike if _contradict(job, made) or not crossed.keys().isdisjoint(made)]
     held = [group for made in certain for group in made.values()]
-    if not any(wait.call == NEW_GROUP or wait.group in held for wait in waits):
+    if waits and not any(wait.call == NEW_GROUP or wait.group in held for wait in waits):
         certain = []
     found = certain or [made for made in unlike if any(_stands_still(group, waits) for group in made.values())]
+    found = found or [made for made in crossed.values() if all(_stands_still(group, waits) for group in made.values())]
     if not found:
         return None
-    holders = [[sorted(group.holders) for group in made.values()] for made in found]
+    # With those who may come to a list, as they have made none of the name, nor this list under another.
+    holders = [[sorted(g.holders.union(_to_come(job, made, g, names))) for g in made.values()] for made in found]
     sides = [sorted(each, key=lambda side: (-len(side), side)) for each in holders]
     few = [set(minority(each)) for each in sides]
     blamed = [own or set().union(*each) for own, each in zip(few, sides, strict=True)]
     if certain:
-        blamed += [set().union(*made) for made in crossed.values()]
+        blamed += [_holders(made) for made in crossed.values()]
     suspects = sorted(set.intersection(*blamed))
     if len(suspects) > 1 and not all(own == set(suspects) for own in few):
         suspects = []
+    suspects = suspects or _made_otherwise(job, set.union(*map(_holders, found)))
     facts = [
-        f"{words.does(group.holders, 'has', 'have')} made {group.title} of {words.ranks(members)}"
+        f"{words.does(group.holders, 'has', 'have')} made {group.title} of {words.ranks(job.groups.ranks_of(group))}"
         for made in found
-        for members, group in made.items()
+        for group in made.values()
     ]
     told = ", ".join(facts[: len(found[0])])
     summary = f"{words.ranks(suspects)} made groups in another order, or of other members, than the other ranks: {told}"
@@ -67,19 +71,41 @@ def unlike_groups(job: Job, waits: Sequence[Wait]) -> Verdict | None:
     return job.verdict(
         "hang", "TW-H2", next(iter(found[0].values())), suspects, summary, facts,
         Basis.STATE if set(suspects) in few else Basis.COMPARISON, victims=len(blocked.difference(suspects)),
-        sides=[] if suspects else sides[0], seconds=max(wait.seconds for wait in waits),
+        sides=[] if suspects else sides[0], seconds=max((wait.seconds for wait in waits), default=None),
     )  # fmt: skip
 
 
-def _are_apart(holders: Sequence[set[int]]) -> bool:
-    return sum(map(len, holders)) == len(set().union(*holders))
+def _holders(made: _Made) -> set[int]:
+    return set().union(*(group.holders for group in made.values()))
 
 
-def _contradict(made: _Lists) -> bool:
+def _to_come(job: Job, made: _Made, group: Group, names: Mapping[Hashable, _Made]) -> set[int]:
+    members = tuple(job.groups.ranks_of(group))
+    return set() if _contradict(job, made) else set(members) - _holders(made) - _holders(names[members])
+
+
+def _are_apart(made: _Made) -> bool:
+    """Whether these are several, and no rank has two of them."""
+    return len(made) > 1 and sum(len(group.holders) for group in made.values()) == len(_holders(made))
+
+
+def _contradict(job: Job, made: _Made) -> bool:
     """Whether a rank that is on one list has made another."""
-    return any(
-        members != other and not group.holders.isdisjoint(members) for members in made for other, group in made.items()
-    )
+    pairs = permutations(made.values(), 2)
+    return any(not group.holders.isdisjoint(job.groups.ranks_of(other)) for group, other in pairs)
+
+
+def _made_otherwise(job: Job, candidates: set[int]) -> list[int]:
+    """The one of these whose groups, in the order of making, first differ in their shape from those of most ranks."""
+    made = {n: [_shape(each.members) for each in rank.process_groups] for n, rank in job.ranks.items()}
+    histories = {n: [Entry("", place, shape) for place, shape in enumerate(shapes)] for n, shapes in made.items()}
+    accused = [number for difference in first_differences(histories) for number in difference.accused]
+    return accused if len(accused) == 1 and candidates.issuperset(accused) else []
+
+
+def _shape(members: Sequence[int]) -> Hashable:
+    """The size of a list, and how far apart its first two members are, and its first and its last."""
+    return (len(members), members[min(1, len(members) - 1)] - members[0], members[-1] - members[0]) if members else None
 
 
 def _stands_still(group: Group, waits: Sequence[Wait]) -> bool:

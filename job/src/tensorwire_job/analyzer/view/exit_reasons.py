@@ -6,7 +6,7 @@ A signal that is caught is no end: the job goes on after it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 LEFT = ("exit 0", REPLACED)  # exit reasons of those who left by themselves, at their end or too early
 # Exit reasons of ranks that die because another did, or were told to end: lost connections, time-outs, signals.
+_OF_TRANSPORT = ("gloo", "nccl", "distbackenderror")
 _SECONDARY = (
-    "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "gloo", "nccl",
-    "distbackenderror", "monitoredbarrier", "sigterm", "signal 15", "terminated", "keyboardinterrupt", "sigint",
-    "sighup",
+    "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", *_OF_TRANSPORT,
+    "monitoredbarrier", "sigterm", "signal 15", "terminated", "keyboardinterrupt", "sigint", "sighup",
 )  # fmt: skip
 _INTERRUPTED = re.compile(r"keyboardinterrupt|\bsig(int|term|hup)\b|\bsignal (1|2|15)\b", re.IGNORECASE)
+# A check has failed, perhaps of what another rank has sent.
+_COMPARED = re.compile(r"^assert|\bexpect|\bgot\b(?! an unexp)|mismatch|\bdiffer|\bmatch|\bequal|inconsistent", re.I)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 TOGETHER = 10.0  # in which a signal reaches all ranks, if one after the other; what comes later is another one
 SAME_SECONDS = 1.0  # times that are known to a poll
@@ -57,6 +59,14 @@ def is_secondary(rank: Rank) -> bool:
     return rank.process.exit_kind == "interruption" or any(word in exit_reason for word in _SECONDARY)
 
 
+def are_within_init(ranks: Iterable[Rank], failed: Iterable[Rank]) -> bool:
+    """Whether these failed in init_process_group, and none had come out of it. Pages lack what fails at once in it."""
+    return all(rank.setup in ("before init", "in init") for rank in ranks) and all(
+        rank.setup == "in init" or any(word in rank.process.exit_reason.lower() for word in _OF_TRANSPORT)
+        for rank in failed
+    )
+
+
 def ran_out_of_time(rank: Rank) -> bool:
     exit_reason = rank.process.exit_reason.lower()
     return "timed out" in exit_reason or "timeout" in exit_reason
@@ -75,6 +85,11 @@ def has_own_words(rank: Rank) -> bool:
 def has_failed(rank: Rank) -> bool:
     """Whether its own error ended what it was there for. "exit" is what a process says that ends well or not."""
     return has_own_words(rank) and rank.process.exit_kind != "end" and not rank.process.exit_reason.startswith("exit")
+
+
+def has_compared(rank: Rank) -> bool:
+    """Whether its own error is that two values differ: either may be of another rank."""
+    return has_failed(rank) and bool(_COMPARED.search(rank.process.exit_reason))
 
 
 def alike(ranks: Mapping[int, Rank]) -> list[int]:

@@ -160,9 +160,6 @@ class Groups(Mapping[str, Group]):
     def __len__(self) -> int:
         return len(self._starts)
 
-    def __contains__(self, identity: object) -> bool:
-        return identity in self._index_of
-
     def having(self, rows: Bools) -> list[Group]:
         """The groups that have one of these rows."""
         return [self._at(index) for index, has in enumerate(self.any(rows)) if has]

@@ -1,4 +1,4 @@
-"""The first calls in which the histories of ranks differ."""
+"""The first calls in which the histories of ranks differ, and ranks that leave the order of calls of the others."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ...model import IN_THREAD
 from ...numbered import without_number
 from ..graph import Entry, first_differences, last_stray, unequal_exchanges
 
 if TYPE_CHECKING:
-    from ...columns import RankColumns
+    from ...columns import Ints, RankColumns
     from ...model import Call
     from ..graph import Difference
-    from .groups import Groups
+    from .groups import Group, Groups
 
 _MAX_RANKS = 1024  # the most whose histories are compared: of a larger job a part
+_MAX_POSITIONS = 64  # of different ranks: pairs of them are compared
 
 
 class CallHistories:
@@ -130,3 +133,43 @@ def _habit(call: Call) -> Hashable:
     op = call.operation
     what = (op.dtype, op.numel, op.root) if op.is_pairwise else op.signature  # a tag may be new each time
     return call.line, call.group, op.name, what, call.counts
+
+
+def out_of_step(columns: RankColumns, groups: Groups) -> list[int]:
+    """The few ranks without which all others follow one order, told by counts alone; none where that is not known of
+    just one such set.
+
+    Ranks of a job mostly run one program. Process groups of one kind that share out the ranks among them ("tp" of a
+    mesh, or tp0, tp1 and so on) are one place of that program: what a rank has entered in each such place says how far
+    it is. If two ranks run the same program, one is as far as the other or further in every place. A rank that is
+    further in one place and less far in another has left the order, or the other one has.
+    """
+    places = _places(columns, groups)
+    if len(places) < 2:
+        return []
+    positions, found_at, counts = np.unique(places, axis=1, return_inverse=True, return_counts=True)
+    if len(counts) > _MAX_POSITIONS:
+        return []
+    ahead = (positions[:, :, None] > positions[:, None, :]).any(axis=0)
+    rivals = (ahead & ahead.T).sum(axis=0)
+    # All pairs that disagree have it in common: without it none is left.
+    common = np.flatnonzero((rivals > 0) & (2 * rivals == rivals.sum()))
+    few = common[counts[common] == counts[common].min(initial=len(columns))]
+    if len(few) != 1 or 2 * counts[few[0]] >= len(columns):
+        return []
+    found: list[int] = columns.numbers[found_at.ravel() == few[0]].tolist()
+    return found
+
+
+def _places(columns: RankColumns, groups: Groups) -> list[Ints]:
+    """The operations that ranks have entered in each place of the program."""
+    kinds: dict[tuple[str, int], list[Group]] = defaultdict(list)
+    for group in groups.values():
+        if group.name and not group.peers:
+            kinds[without_number(group.name), group.size].append(group)
+    places = []
+    for alike in kinds.values():
+        members = np.concatenate([group.places for group in alike])
+        if np.array_equal(np.sort(members), np.arange(len(columns))):  # each rank is a member of just one
+            places.append(np.concatenate([group.enqueued for group in alike])[np.argsort(members)])
+    return places

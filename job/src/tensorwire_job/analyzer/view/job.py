@@ -1,61 +1,69 @@
-"""The job at one time: the ranks of its newest generation that are in view, and what they say of each process group."""
+"""The job at one time: the ranks of its newest generation that are in view, what they say of each process group, and
+verdicts on it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from ... import words
 from ...columns import EdgeColumns, RankColumns
-from ...model import Finding
-from .confidence import confidence_of
+from ...confidence import Basis, confidence_of
+from ...model import MAX_SUSPECTS, Finding, holder_of_lock
 from .groups import Groups
 from .histories import CallHistories
-from .verdict import MAX_SUSPECTS, Verdict
-from .waits import UNCOUNTED, holder_of_lock
 from .work import Work
 
 if TYPE_CHECKING:
     from ...model import Code, Level, Rank, Thresholds
     from ..graph import Difference
-    from .confidence import Basis
-    from .flows import Sample
     from .groups import Group
 
+LONG = 6.0
+"""Hang gates that ranks may take for what is nothing wrong in itself, as long as nothing else speaks against it."""
+
 RUNS = "runs, or would if it had a CPU (state R)"  # its main thread
+_SUSPECTS_WITH_STACKS = 3
+_SIDES_WITH_STACKS = 4
 _MAX_WORKERS = 2
+_BLOCKED_SHARE = 0.1  # of the hang gate
+_RECENT_SHARE = 0.5  # of the hang gate; on the recordings 0.3 leads to the same verdicts
+_USUAL = 20.0  # a wait of so many times the usual time between operations is none of a job that is well
+_ENOUGH = 10  # operations of a group, from which the time between them is known
 _WAITS = "DataLoader"  # an activity of a rank that does nothing itself
 _STALE_SECONDS = 3.0  # of the page of a rank that runs: the probe sends many heartbeats a second
 
 
-def is_waiting(rank: Rank) -> bool:
-    """Whether its stack shows that it waits for others."""
-    return rank.activity in UNCOUNTED
+class Sample(NamedTuple):
+    """What the transport had moved at one time.
+
+    Attributes:
+        moved: bytes by process group and rank, of operations that block, where the transport counts them itself.
+    """
+
+    time: float
+    edges: EdgeColumns
+    moved: dict[tuple[str, int], int]
 
 
-def _state(rank: Rank) -> str:
-    if rank.process.is_stopped:
-        return "its process is stopped"
-    return f"its process is in state {rank.process.state}" if rank.process.state else ""  # not known of the past
+@dataclass(slots=True)
+class Verdict:
+    """A finding, and what kind of cause it has: verdicts of one kind on the same ranks are one finding over time."""
 
+    kind: str
+    finding: Finding
+    witnesses: list[int] = field(default_factory=list)  # whose stacks tell more, where no rank is suspected
 
-def _where(rank: Rank) -> str:
-    """The operation that a rank has been in for the longest; if in none, what its stack or its set-up say."""
-    if group := rank.longest_open:
-        operation = words.numbered(group.operation, group.open_sequence, group.title)
-        return f"is in {operation} for {words.seconds(group.open_seconds or 0.0)}"
-    if is_waiting(rank):
-        return f"is in {_activity(rank)}"
-    return {"before init": "has not called init_process_group", "in init": "is in init_process_group"}.get(
-        rank.setup, "is in no operation that the probe sees"
-    )
-
-
-def _activity(rank: Rank) -> str:
-    since = "" if rank.activity_seconds is None else f" for {words.seconds(rank.activity_seconds)}"
-    return rank.activity + since
+    @property
+    def stacks_of(self) -> list[int]:
+        """Ranks whose stacks would help: the first suspects, else a rank of each side, else the witnesses."""
+        if self.finding.suspects:
+            return self.finding.suspects[:_SUSPECTS_WITH_STACKS]
+        return [side[0] for side in self.finding.sides[:_SIDES_WITH_STACKS] if side] or self.witnesses
 
 
 @dataclass
@@ -83,6 +91,36 @@ class Job:
     def differences(self) -> list[Difference]:
         """The first calls that histories differ in."""
         return self.histories.differences(self.columns, self.groups)
+
+    @property
+    def blocked_seconds(self) -> float:
+        """From which an operation that is open blocks its rank; a younger one may be part of normal work."""
+        return _BLOCKED_SHARE * self.thresholds.hang_seconds
+
+    @property
+    def recent_seconds(self) -> float:
+        """Within which things happened that go on: operations are completed, bytes move.
+
+        Ranks of a job that is well compute for some time in between, and at the end of a large transfer the last one
+        waits with the rest at rest; a rank that is stuck since the hang began has done nothing for the whole gate.
+        """
+        return _RECENT_SHARE * self.thresholds.hang_seconds
+
+    def is_unusual(self, group: Group, seconds: float) -> bool:
+        """Whether its group used to complete operations so often that a wait of this length is none of a job that is
+        well.
+
+        It is taken for granted where it is not known for how long the group's ranks had run, but not where the group
+        has completed few operations.
+        """
+        rate = float(np.fmax.reduce(group.baseline_rates, initial=0.0))
+        if not rate:  # of a job that ran too briefly to know, from its set-up on
+            elapsed = float(np.fmax.reduce(self.columns.setups[1][group.places], initial=0.0)) - seconds
+            if elapsed <= 0:
+                return True
+            completed = int(group.completed.max())
+            rate = completed / elapsed if completed >= _ENOUGH else 0.0
+        return rate * seconds >= _USUAL
 
     @cached_property
     def runnable(self) -> frozenset[int]:
@@ -137,7 +175,7 @@ class Job:
 
     def is_busy(self, rank: Rank) -> bool:
         """Whether its stack shows that it saves, loads or compiles: then it may do so though nothing of it is seen."""
-        is_idle = is_waiting(rank) or holder_of_lock(rank.activity) is not None
+        is_idle = rank.is_waiting or holder_of_lock(rank.activity) is not None
         return rank.activity not in ("", _WAITS) and not is_idle
 
     def account(self, number: int, *, where: str = "", works: str = "") -> str:
@@ -150,11 +188,11 @@ class Job:
             works: what shows that it makes progress, where anything does.
         """
         rank = self.ranks[number]
-        where = where or _where(rank)
-        facts = [f"it {works}" if works else _state(rank)]
-        if rank.activity and _activity(rank) not in where:
+        where = where or words.where(rank)
+        facts = [f"it {works}" if works else words.state(rank)]
+        if rank.activity and words.activity(rank) not in where:
             verb = "is in" if holder_of_lock(rank.activity) is None else "waits for a"
-            facts.append(f"its main thread {verb} {_activity(rank)}")
+            facts.append(f"its main thread {verb} {words.activity(rank)}")
         for worker in rank.process.workers[:_MAX_WORKERS]:
             channel = f" in {worker.wait_channel}" if worker.wait_channel not in ("", "0") else ""
             facts.append(f"its child {worker.name} (pid {worker.pid}) is in state {worker.state}{channel}")
@@ -216,7 +254,7 @@ class Job:
                 state = "it was stopped, or held the GIL"  # in a job that has ended
                 if rank.process.state:
                     works = self.doing(rank)  # it spins, or works with the lock held
-                    state = f"it {works}" if works else _state(rank)
+                    state = f"it {works}" if works else words.state(rank)
                     state += "" if rank.process.is_stopped else " and may hold the GIL"
                 reasons.append(
                     f"rank {number} has sent no heartbeat for {words.seconds(rank.heartbeat_seconds)}: {state}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...model import holder_of_lock
 from .exit_reasons import LEFT, gone, ran_out_of_time, said
-from .waits import holder_of_lock
 from .work import Work
 
 if TYPE_CHECKING:

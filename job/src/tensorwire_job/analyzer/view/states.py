@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...model import SETUPS, CircleRank
+from ...model import FOR_ANY, FOR_KEY, FOR_LOCK, SETUPS, UNCOUNTED, CircleRank, holder_of_lock
 from ..graph import Graph, Need
 from .exit_reasons import LEFT
-from .patience import LONG, blocked, is_unusual, recent
-from .waits import FOR_ANY, FOR_KEY, FOR_LOCK, IN_INIT, UNCOUNTED, Wait, holder_of_lock, sides
+from .job import LONG
+from .waits import IN_INIT, Wait, sides
 
 if TYPE_CHECKING:
     from .groups import Group
@@ -41,7 +41,7 @@ class States:
 
     def __init__(self, job: Job, goes_on: Callable[[Wait], bool] = lambda _: False) -> None:
         self.job = job
-        self._least = blocked(job)
+        self._least = job.blocked_seconds
         self._pairs: dict[tuple[str, int, int], Wait] = {}
         self._leading_to: dict[tuple[int, ...], list[Wait]] = {}
         # No rank waits in those that have run their script to its end, and their counts are not read any more.
@@ -118,14 +118,14 @@ class States:
         rows, columns = self.job.columns.rows, self.job.columns
         waited_in = np.zeros(rows.groups.max(initial=-1) + 1, dtype=np.bool_)
         waited_in[rows.groups[rows.open_seconds >= self._least]] = True
-        are_moving = rows.idle_seconds < recent(self.job)
+        are_moving = rows.idle_seconds < self.job.recent_seconds
         are_moving &= ~waited_in[rows.groups] & columns.places.are_alive[rows.places]
         return set(columns.row_numbers[are_moving].tolist())
 
     def is_overdue(self, wait: Wait) -> bool:
         """Whether it is longer than may be meant by ranks that go on elsewhere."""
         return wait.seconds >= LONG * self.job.thresholds.hang_seconds or (
-            wait.group is not None and is_unusual(self.job, wait.group, wait.seconds)
+            wait.group is not None and self.job.is_unusual(wait.group, wait.seconds)
         )
 
     def _needs(self) -> dict[int, tuple[Need, ...]]:

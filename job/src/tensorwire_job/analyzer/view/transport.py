@@ -1,23 +1,24 @@
-"""The connections between ranks as the kernel sees them: progress, unread data, stuck and busy edges."""
+"""The connections between ranks as the kernel sees them: the bytes that flow, over all connections of a pair, now and
+since an earlier time; progress, unread data, stuck and busy edges."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sized
 from dataclasses import dataclass
+from math import isnan, nan
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ... import words
-from .confidence import Basis
-from .flows import Sample, flows_between
-from .patience import blocked
-from .verdict import MAX_SUSPECTS
+from ...columns import taken
+from ...confidence import Basis
+from ...model import MAX_SUSPECTS
+from .job import Sample
 
 if TYPE_CHECKING:
-    from ...columns import Bools, Floats
-    from .flows import Flows
+    from ...columns import Bools, EdgeColumns, Ends, Floats, Ints
     from .groups import Group
     from .job import Job
 
@@ -25,6 +26,7 @@ PROGRESS = 65536.0
 """Bytes per second from which a transfer counts as going on. The slowest of networks in use moves many times as much;
 a link that is choked below it stands still as far as training is concerned."""
 
+_SHIFT = 32  # bits for a rank, where two make one number
 _MAX_FACTS = 4
 _BUSY = 0.2  # share of time from which an edge may be what the others wait for
 _DISTINCT = 1.5  # by which the busiest edges exceed the ordinary one
@@ -32,6 +34,74 @@ _LOSSY = 10  # retransmissions from which packets are lost on an edge
 _TIE = 0.9  # of the weight at a rank: from here on another has as much
 _REST = 0.5  # of the weight at the first suspect: from here on the edges that it does not explain need another
 _NEAR = 0.6  # edges this near to the busiest are stuck together with it
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """Columns with a place for each two ranks that had a connection then and have one now, in their order."""
+
+    senders: Ints
+    receivers: Ints
+    acked: Floats  # bytes per second
+    received: Floats  # at the sender's end, of what comes back
+    retransmits: Floats
+    shares: Floats  # of the time, with data in flight; NaN where none has passed
+    send_queue: Floats  # bytes, now
+    backoff: Ints  # the most of any connection
+
+    @property
+    def ordinary(self) -> float:
+        """The share of the ordinary edge."""
+        return float(np.sort(self.shares)[len(self.shares) // 2]) if len(self.shares) else 0.0
+
+    def told(self, place: int) -> str:
+        """What is known of this edge; of growth only where time has passed."""
+        grown = ""
+        if not isnan(self.shares[place]):
+            retransmits = words.count(int(self.retransmits[place]), "retransmission")
+            share, ordinary = words.percent(self.shares[place]), words.percent(self.ordinary)
+            grown = f"busy {share} of the time, the ordinary edge {ordinary}; {retransmits}, "
+        return (
+            f"edge {self.senders[place]} -> {self.receivers[place]}: {grown}{words.nbytes(self.send_queue[place])} "
+            f"unacknowledged, timer backed off {self.backoff[place]} times"
+        )
+
+
+def flows_between(ranks: Collection[int], then: EdgeColumns, now: EdgeColumns, seconds: float) -> Flows:
+    """Between these ranks, from one time to another, so many seconds later."""
+    members = np.fromiter(ranks, dtype=np.int64, count=len(ranks))
+    (pairs, rows), (pairs_then, rows_then) = _pairs(members, now.ends), _pairs(members, then.ends)
+    keys, places = np.unique(pairs, return_inverse=True)
+    places_then = np.searchsorted(keys, pairs_then)
+    known = np.append(keys, -1)[places_then] == pairs_then
+    places_then, rows_then = places_then[known], rows_then[known]
+
+    def total(name: str) -> Floats:
+        return np.bincount(places, getattr(now.ends, name)[rows], len(keys)).astype(np.float64, copy=False)
+
+    def grown(name: str) -> Floats:
+        return total(name) - np.bincount(places_then, getattr(then.ends, name)[rows_then], len(keys))
+
+    backoff = np.zeros(len(keys), dtype=np.int64)
+    np.maximum.at(backoff, places, now.ends.backoff[rows])
+    elapsed = seconds or 1.0
+    flows = Flows(
+        senders=keys >> _SHIFT,
+        receivers=keys & ((1 << _SHIFT) - 1),
+        acked=grown("acked_bytes") / elapsed,
+        received=grown("received_bytes") / elapsed,
+        retransmits=grown("retransmits"),
+        shares=grown("busy_seconds") / (seconds or nan),
+        send_queue=total("send_queue"),
+        backoff=backoff,
+    )
+    return taken(flows, np.bincount(places_then, minlength=len(keys)) > 0)
+
+
+def _pairs(members: Ints, ends: Ends) -> tuple[Ints, Ints]:
+    """The connections between these ranks: both ends as one number, and their places."""
+    rows = np.flatnonzero(np.isin(ends.ranks, members) & np.isin(ends.peers, members) & (ends.ranks != ends.peers))
+    return (ends.ranks[rows] << _SHIFT) | ends.peers[rows], rows
 
 
 @dataclass(slots=True)
@@ -45,7 +115,7 @@ class Blame:
 
 def sample(job: Job) -> Sample:
     rows, columns = job.columns.rows, job.columns
-    counted = np.flatnonzero((rows.moved >= 0) & (rows.open_seconds >= blocked(job))).tolist()
+    counted = np.flatnonzero((rows.moved >= 0) & (rows.open_seconds >= job.blocked_seconds)).tolist()
     moved = {(columns.group(row)[0], int(columns.row_numbers[row])): int(rows.moved[row]) for row in counted}
     return Sample(job.time, job.edges, moved)
 
@@ -70,12 +140,6 @@ def moving(job: Job, seconds: float, least: float) -> dict[int, float]:
     rates = np.concatenate([rates, rates, [rate for _, rate in counted]])
     rising = np.argsort(rates)[np.count_nonzero(rates < least) :]
     return dict(zip(numbers[rising].tolist(), rates[rising].tolist(), strict=True))  # the last of each counts
-
-
-def has_sent(job: Job, rank: int, seconds: float) -> bool:
-    """Whether peers received anything of this rank within these seconds, as far as samples tell."""
-    flows = _flows(job, job.ranks, _before(job, seconds))
-    return bool((flows.received[flows.receivers == rank] > 0).any())
 
 
 def stopped(job: Job, ranks: Iterable[int]) -> Blame | None:
@@ -108,21 +172,24 @@ def unread(job: Job, ranks: Collection[int]) -> Blame | None:
     return _few(suspects, ranks, lambda number: _lie_unread(number, queues[number]))
 
 
-def busy(job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
+def busy(job: Job, ranks: Collection[int], seconds: float, late: Collection[int] = ()) -> Blame | None:
     """The endpoint common to the edges that had data in flight, or lost it, far more than the ordinary edge.
 
-    In a ring all edges move the same bytes, so their rate does not place a slow link; the share of time does.
+    In a ring all edges move the same bytes, so their rate does not place a slow link; the share of time does. An edge
+    at a late rank is busy, and loses what that one has no room for, because it is late.
     """
     flows = _flows(job, ranks, _before(job, seconds))
     shares, ordinary = flows.shares, flows.ordinary
     are_busy = (shares >= max(_BUSY, _NEAR * shares.max(initial=0.0))) & (shares >= _DISTINCT * ordinary)
-    are_lossy = (flows.retransmits >= _LOSSY) & (5 * flows.retransmits >= flows.retransmits.sum())
-    if not (are_busy | are_lossy).any():
+    are_lossy = (flows.retransmits >= _LOSSY) & (5 * flows.retransmits >= flows.retransmits.sum()) & (shares >= _BUSY)
+    are_apart = ~(np.isin(flows.senders, list(late)) | np.isin(flows.receivers, list(late)))
+    striking = (are_busy | are_lossy) & are_apart
+    if not striking.any():
         return None
     # The other edges of a slow link tell its two ends apart, with what little they carry: that they lose packets at
     # all counts, not how many, since that goes with what they carry.
     excess = np.maximum(0.0, shares - ordinary) + np.minimum(1.0, flows.retransmits / _LOSSY)
-    return _endpoints(flows, excess, are_busy | are_lossy, Basis.COMPARISON)
+    return _endpoints(flows, excess * are_apart, striking, Basis.COMPARISON)
 
 
 def _before(job: Job, seconds: float) -> Sample:
@@ -183,11 +250,12 @@ def _endpoints(flows: Flows, weights: Floats, striking: Bools, basis: Basis) -> 
     """
     busiest = np.argsort(np.where(striking, -flows.shares, np.inf), kind="stable")
     facts = [flows.told(place) for place in busiest[: min(striking.sum(), _MAX_FACTS)]]
-    ends_of = zip(flows.senders.tolist(), flows.receivers.tolist(), strict=True)
+    ends_of = list(zip(flows.senders.tolist(), flows.receivers.tolist(), strict=True))
+    to_explain = {ends for ends, is_striking in zip(ends_of, striking.tolist(), strict=True) if is_striking}
     left = {ends: weight for ends, weight in zip(ends_of, weights.tolist(), strict=True) if weight > 0}
     suspects: list[int] = []
     most = 0.0
-    while left and len(suspects) < MAX_SUSPECTS:
+    while to_explain & left.keys() and len(suspects) < MAX_SUSPECTS:
         scores, sends = Counter[int](), Counter[int]()
         for (sender, receiver), weight in left.items():
             scores.update({sender: weight, receiver: weight})  # weights add up as counts do

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,15 +13,7 @@ if TYPE_CHECKING:
     from ...model import Operation
     from .groups import Group
 
-FOR_ANY = "recv from any source"
-FOR_KEY = "Store.wait"
 IN_INIT = "init_process_group"
-NEW_GROUP = "new_group"
-UNCOUNTED = (NEW_GROUP, "monitored_barrier", FOR_ANY, FOR_KEY)
-"""Activities in which a rank waits for others, and which no group counts."""
-FOR_LOCK = "file lock"
-_HELD = re.compile(rf"{FOR_LOCK} \(pid (\d{{1,7}})\)")
-
 # Their inputs may differ in size between ranks.
 _UNEVEN = frozenset({"all_to_all", "all_to_all_single", "all_gather", "gather", "scatter"})
 
@@ -99,13 +90,6 @@ class Wait:
         own = next((side for side in self.sides if number in side), None)
         others = [] if own is None else [other for side in self.sides if side is not own for other in side]
         return sorted({*self.missing, *others})
-
-
-def holder_of_lock(activity: str) -> int | None:
-    """The pid of the process that holds the file lock that a rank waits for; None where it waits for none, 0 where the
-    holder is not known."""
-    found = _HELD.fullmatch(activity)
-    return int(found[1]) if found else 0 if activity == FOR_LOCK else None
 
 
 def most_prominent(waits: Collection[Wait]) -> Wait:

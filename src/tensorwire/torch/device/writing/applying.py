@@ -41,7 +41,7 @@ _WORDS = {1: "u8", 2: "u16", 4: "u32", 8: "u32"}
 def apply_(
     frames: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], status: torch.Tensor, *, verify: bool = True
 ) -> None:
-    """Apply relative frames to the tensors that they are relative to, in place.
+    """Apply relative frames to the tensors that they are relative to, in place: a checking reader (docs/format.md).
 
     On a CUDA device kernels do so, on the current stream, in few launches for all tensors together; the host waits for
     nothing. They apply frames whose blocks are same, stored, constant or of kinds sparse and dense, of tensors whose

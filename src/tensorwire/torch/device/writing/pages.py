@@ -94,7 +94,7 @@ class DevicePages:
         """Decode the frame of each slot into a page of the pool, in place.
 
         All of a frame is checked first: header, index and blocks, with their checksums. A page whose frame is refused
-        is left as it is. The content hash is not compared: checksums find damage, the hash would find a wrong encoder.
+        is left as it is. This is a trusting reader (docs/format.md): it does not compare the content hash.
         Any frame of such a page is taken, also one of the host: with other alignments, or of several blocks. On a CUDA
         device its blocks must be stored, constant, or as profile `resident` has them; the status of other frames is
         HOST_ONLY. The core decodes all of them.

@@ -1,0 +1,52 @@
+"""`python -m tensorwire_reference decompress SRC [-o OUT]`: needs NumPy alone, and runs wherever Python does."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from .decompress import decompress
+from .errors import BaseMismatchError, FormatError
+
+FAILED, USAGE, FINDING, INTERRUPTED = 1, 2, 3, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 1 for bad data and for what cannot be read or written, 2 for usage, 3 for edited files."""
+    parser = argparse.ArgumentParser(prog="tensorwire_reference", description=__doc__.partition(":")[2].strip())
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("decompress", help="restore a compressed file or directory, byte for byte")
+    command.add_argument("src", metavar="SRC", type=Path, help="a compressed file or directory, or a folder of one")
+    command.add_argument("-o", "--output", metavar="OUT", type=Path, help="a new place; by default one beside SRC")
+    command.add_argument(
+        "--base", metavar="OLD", type=Path, action="append", default=[], help="what SRC is relative to; newest first"
+    )
+    options = parser.parse_args(arguments)
+    begin = time.perf_counter()
+    try:
+        report = decompress(options.src, options.output, options.base)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (FormatError, BaseMismatchError, MemoryError) as error:
+        return _failed(error, FAILED)
+    except (FileExistsError, FileNotFoundError, ValueError) as error:
+        return _failed(error, USAGE)
+    except OSError as error:
+        return _failed(error, FAILED)
+    for note in report.notes:
+        print(f"note: {note}", file=sys.stderr)
+    files = "1 file" if report.num_files == 1 else f"{report.num_files} files"
+    how = "every byte is that of the original" if report.exact else "see the notes"
+    seconds = time.perf_counter() - begin
+    print(f"{report.out}: {files}, {report.nbytes / 1e6:.1f} MB in {seconds:.1f} s, {how}")
+    return 0 if report.exact else FINDING
+
+
+def _failed(error: BaseException, code: int) -> int:
+    print(f"error: {str(error) or type(error).__name__}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

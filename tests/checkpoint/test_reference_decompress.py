@@ -1,0 +1,285 @@
+"""The command of the reference restores what the package has written, at a new place, or leaves nothing there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reference.tensorwire_reference import tensor_files
+from reference.tensorwire_reference.__main__ import main
+from reference.tensorwire_reference.decompress import decompress, default_out, is_windows_name
+from reference.tensorwire_reference.errors import (
+    BaseMismatchError,
+    CorruptDataError,
+    FormatError,
+    LimitExceededError,
+)
+from tensorwire.checkpoint import compress_checkpoint, load_file
+from tests.support.checkpoint_models import contents, edit_manifest, tree_hashes, write_model
+from tests.support.directories import forge, stepped, tensors, write, write_run, write_twice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MODEL, OTHER = "model.safetensors", "other.safetensors"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    write_twice(tmp_path / "twice")
+    compress_checkpoint(tmp_path / "twice", tmp_path / "small")
+    return tmp_path / "small"
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model(tmp_path / "model")
+    (tmp_path / "model" / "empty" / "inside").mkdir(parents=True)
+    (tmp_path / "model" / "none.txt").touch()
+    compress_checkpoint(tmp_path / "model", tmp_path / "packed.tensorwire")
+    shutil.move(tmp_path / "model", tmp_path / "kept")
+    assert main(["decompress", str(tmp_path / "packed.tensorwire")]) == 0
+    assert contents(tmp_path / "packed") == contents(tmp_path / "kept")
+    assert (tmp_path / "packed" / "empty" / "inside").is_dir()
+    shown = capsys.readouterr()
+    assert "every byte is that of the original" in shown.out
+    assert (shown.err, main(["decompress", str(tmp_path / "packed.tensorwire")])) == ("", 2)
+    assert "is there already, and is not overwritten" in capsys.readouterr().err
+    assert contents(tmp_path / "packed") == contents(tmp_path / "kept")
+
+
+@pytest.mark.parametrize(
+    ("src", "out"),
+    [
+        ("llama.tensorwire", "llama"),
+        ("a.tensorwire.safetensors", "a.safetensors"),
+        ("small", "small.decompressed"),
+        ("b.safetensors", "b.decompressed.safetensors"),
+        ("optimizer.pt.tensorwire", "optimizer.pt"),
+    ],
+)
+def test_default_places(src: str, out: str) -> None:
+    """Those of `tensorwire decompress`."""
+    assert default_out(Path("x", src)) == Path("x", out)
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (lambda path: (path / "notes.txt").write_text("edited"), "notes.txt was edited: kept as it is now"),
+        (lambda path: (path / "notes.txt").unlink(), "notes.txt is missing: left out"),
+        (lambda path: (path / "config.json").write_text("{}"), "config.json was edited or is missing: restored"),
+        (lambda path: (path / "config.json").unlink(), "config.json was edited or is missing: restored"),
+    ],
+)
+def test_files_beside_the_tensors_may_be_edited(
+    tmp_path: Path, change: Callable[[Path], object], note: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path / "model")
+    (tmp_path / "model" / "notes.txt").write_text("as it was")
+    compress_checkpoint(tmp_path / "model", tmp_path / "packed")
+    change(tmp_path / "packed")
+    assert main(["decompress", str(tmp_path / "packed"), "-o", str(tmp_path / "x")]) == 3
+    assert note in capsys.readouterr().err
+    expected, kept = contents(tmp_path / "model"), tmp_path / "packed" / "notes.txt"
+    expected.pop("notes.txt")
+    assert contents(tmp_path / "x") == expected | ({"notes.txt": kept.read_bytes()} if kept.exists() else {})
+
+
+def test_deltas_take_their_bases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = tensors(0)
+    for step in range(3):
+        write(tmp_path / f"step-{step}" / MODEL, content)
+        content = stepped(content, step)
+    compress_checkpoint(tmp_path / "step-1", tmp_path / "delta-1", base=tmp_path / "step-0")
+    compress_checkpoint(tmp_path / "step-2", tmp_path / "delta-2", base=[tmp_path / "delta-1", tmp_path / "step-0"])
+    compress_checkpoint(tmp_path / "step-0", tmp_path / "packed-0")
+    for oldest in ("step-0", "packed-0"):
+        bases = [tmp_path / "delta-1", tmp_path / oldest]
+        decompress(tmp_path / "delta-2", tmp_path / f"by-{oldest}", bases)
+        assert contents(tmp_path / f"by-{oldest}") == contents(tmp_path / "step-2")
+    command = ["decompress", str(tmp_path / "delta-2"), "-o", str(tmp_path / "x")]
+    for bases in ([], [tmp_path / "step-0"]):
+        assert main([*command, *(each for base in bases for each in ("--base", str(base)))]) == 1
+        assert "is relative to a tensor layer." in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+    compress_checkpoint(tmp_path / "step-1" / MODEL, tmp_path / "alone", base=tmp_path / "step-0" / MODEL)
+    decompress(tmp_path / "alone", tmp_path / "y", [tmp_path / "step-0" / MODEL])
+    assert (tmp_path / "y").read_bytes() == (tmp_path / "step-1" / MODEL).read_bytes()
+
+
+def test_a_base_does_not_carry_more_than_a_version_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "old" / MODEL, tensors(0))
+    write(tmp_path / "new" / MODEL, stepped(tensors(0), 1))
+    compress_checkpoint(tmp_path / "new", tmp_path / "delta", base=tmp_path / "old")
+    monkeypatch.setattr(tensor_files, "MAX_RELATIVE", 0)
+    with pytest.raises(LimitExceededError, match="more than the base carries"):
+        decompress(tmp_path / "delta", tmp_path / "x", [tmp_path / "old"])
+
+
+def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_files, "MAX_OPEN", 1)
+    write_run(tmp_path / "run", 3)
+    compress_checkpoint(tmp_path / "run", tmp_path / "packed", chain=True)
+    decompress(tmp_path / "packed", tmp_path / "all")
+    assert contents(tmp_path / "all") == contents(tmp_path / "run")
+
+
+def test_a_folder_and_a_file_of_a_compressed_directory(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 3)
+    compress_checkpoint(tmp_path / "run", tmp_path / "packed", chain=True)
+    decompress(tmp_path / "packed", tmp_path / "all")
+    assert contents(tmp_path / "all") == contents(tmp_path / "run")
+    decompress(tmp_path / "packed" / "step-11", tmp_path / "one")
+    assert contents(tmp_path / "one") == contents(tmp_path / "run" / "step-11")
+    report = decompress(tmp_path / "packed" / "step-10" / MODEL, tmp_path / "file")
+    assert report.exact
+    assert (tmp_path / "file").read_bytes() == (tmp_path / "run" / "step-10" / MODEL).read_bytes()
+    (tmp_path / "packed" / "unlisted").mkdir()
+    with pytest.raises(ValueError, match="lists no file in it"):
+        decompress(tmp_path / "packed" / "unlisted", tmp_path / "x")
+
+
+def test_a_file_without_its_directory(small: Path, tmp_path: Path) -> None:
+    shutil.copy(small / MODEL, tmp_path / "moved.safetensors")
+    report = decompress(tmp_path / "moved.safetensors", tmp_path / "x.safetensors")
+    assert (report.exact, len(report.notes)) == (False, 1)
+    expected, found = (load_file(path, framework="bytes") for path in (small / MODEL, tmp_path / "x.safetensors"))
+    assert found == expected
+    shutil.copy(small / OTHER, tmp_path / "other.safetensors")
+    with pytest.raises(BaseMismatchError, match=r"the file belongs at 'other.safetensors' of its directory"):
+        decompress(tmp_path / "other.safetensors", tmp_path / "y")
+
+
+@pytest.mark.parametrize(
+    ("src", "message"),
+    [("nothing", "there is no"), ("twice", "no compressed directory"), (f"twice/{MODEL}", "is not compressed")],
+)
+def test_what_is_not_compressed(small: Path, src: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decompress", str(small.parent / src), "-o", str(small.parent / "x")]) == 2
+    assert message in capsys.readouterr().err
+    assert main(["decompress", str(small), "-o", str(small / "x")]) == 2
+    assert "lies in" in capsys.readouterr().err
+    assert sorted(path.name for path in small.parent.iterdir()) == ["small", "twice"]
+
+
+def test_damage_is_found_and_leaves_nothing(small: Path, tmp_path: Path) -> None:
+    for name in (MODEL, OTHER, "tensorwire.json"):
+        data = (small / name).read_bytes()
+        places = sorted({*range(0, len(data) - 2, len(data) // 16), 3, 8, 9, len(data) - 2})  # a line may end it
+        flipped = (data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :] for place in places)
+        for damaged in (*flipped, *(data[:place] for place in places)):
+            (small / name).write_bytes(damaged)
+            with pytest.raises((FormatError, BaseMismatchError)):
+                decompress(small, tmp_path / "x")
+        (small / name).write_bytes(data)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small", "twice"]
+    decompress(small, tmp_path / "x")
+    assert contents(tmp_path / "x") == contents(tmp_path / "twice")
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda body: body["files"][0].update(path="../x"), "no plain relative path"),
+        (lambda body: body["files"][0].update(path="a/\udc80"), "no plain relative path"),
+        (lambda body: body["files"][0].update(path="/".join("a" * 102)), "no plain relative path"),
+        (lambda body: body["files"][0].update(path=body["files"][1]["path"] + "/x"), "is a directory of"),
+        (lambda body: body.update(excluded=["a", "a/"]), "is there twice"),
+        (lambda body: body.update(excluded=["/a"]), "no plain relative path"),
+        (lambda body: body.update(directories=["a"]), "without a slash"),
+        (lambda body: body["files"][0].update(nbytes=True), "the size of a file"),
+        (lambda body: body["files"][0].update(sha256="x"), "a SHA-256"),
+        (lambda body: body["files"][0].update(header="eJw"), "a record is not base64"),
+    ],
+)
+def test_forged_manifests(small: Path, tmp_path: Path, change: Any, error: str) -> None:
+    edit_manifest(small, change)
+    with pytest.raises(CorruptDataError, match=error):
+        decompress(small, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"beside:transformer.layer.0": "../outside.safetensors"}, CorruptDataError),
+        ({"beside:transformer.layer.0": "tensorwire.json"}, CorruptDataError),
+        ({"beside:transformer.layer.0": "secret.safetensors"}, BaseMismatchError),
+        ({"beside:transformer.layer.0": OTHER, "base:transformer.layer.0": "transformer.layer.0"}, CorruptDataError),
+        ({"path": f"deeper/{OTHER}"}, BaseMismatchError),
+        ({"base:transformer.layer.0": "norm"}, BaseMismatchError),
+    ],
+)
+def test_forged_links(small: Path, tmp_path: Path, changes: dict[str, str], error: type[Exception]) -> None:
+    shutil.copy(small / MODEL, small / "secret.safetensors")
+    forge(small / OTHER, **changes)
+    with pytest.raises(error):
+        decompress(small, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MAX_LINKS", 0), ("MAX_RELATIVE", 0)])
+def test_links_have_limits(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+    monkeypatch.setattr(tensor_files, limit, most)
+    with pytest.raises(LimitExceededError):
+        decompress(small, tmp_path / "x")
+
+
+def test_links_of_a_file_system(small: Path, tmp_path: Path) -> None:
+    """A hub's cache is read; a base out of the directory is not."""
+    blobs, snapshot = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "main"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for number, path in enumerate(small.iterdir()):
+        shutil.copy(path, blobs / f"{number}")
+        (snapshot / path.name).symlink_to(f"../../blobs/{number}")
+    decompress(snapshot, tmp_path / "x")
+    assert contents(tmp_path / "x") == contents(tmp_path / "twice")
+    (small / MODEL).rename(tmp_path / MODEL)
+    (small / MODEL).symlink_to(tmp_path / MODEL)
+    with pytest.raises(CorruptDataError, match="a link out of the directory"):
+        decompress(small, tmp_path / "y")
+
+
+def test_permissions_are_kept(small: Path, tmp_path: Path) -> None:
+    (small / MODEL).chmod(0o640)
+    small.chmod(0o750)
+    decompress(small, tmp_path / "x")
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "x", tmp_path / "x" / MODEL)] == [0o750, 0o640]
+    decompress(small / MODEL, tmp_path / "y")
+    assert (tmp_path / "y").stat().st_mode & 0o777 == 0o640
+
+
+def test_what_appears_meanwhile_stays(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def appear(descriptor: int) -> None:
+        (tmp_path / "x").mkdir(exist_ok=True)
+        (tmp_path / "x" / "mine").touch()
+
+    monkeypatch.setattr(os, "fsync", appear)
+    with pytest.raises(FileExistsError, match="has appeared meanwhile"):
+        decompress(small, tmp_path / "x")
+    assert tree_hashes(tmp_path / "x").keys() == {"mine"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small", "twice", "x"]
+
+
+def test_names_that_windows_cannot_hold() -> None:
+    assert all(map(is_windows_name, ["a", "model.safetensors", ".gitattributes", "console", "com", "\u00e4"]))
+    assert not any(map(is_windows_name, ["con", "NUL.txt", "a:b", "a.", "a ", "x\n", "lpt1.safetensors", "q?"]))
+
+
+def test_a_plain_torch_file_is_no_base(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    weights = torch.arange(40_000, dtype=torch.float32)
+    for name in ("old.pt", "new.pt"):
+        torch.save({"w": weights}, tmp_path / name)
+        weights[5] += 1
+    compress_checkpoint(tmp_path / "new.pt", tmp_path / "delta", base=tmp_path / "old.pt")
+    with pytest.raises(BaseMismatchError, match="compress it, and name the result"):
+        decompress(tmp_path / "delta", tmp_path / "x", [tmp_path / "old.pt"])
+    compress_checkpoint(tmp_path / "old.pt", tmp_path / "packed")
+    decompress(tmp_path / "delta", tmp_path / "x", [tmp_path / "packed"])
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "new.pt").read_bytes()

@@ -1,0 +1,25 @@
+"""The golden files of version 1 are final: every released version decodes these bytes, so none of them may change."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DIGESTS = {
+    "v1": "9dcc172ecd741700197a1dd620b309a2c79e9e523ad4403f6eb5e6fcd91a184b",
+    "checkpoints/v1": "6b1011344f81e1d00cf559bea09652915ccc93d052c959803856b3718658c7ca",
+}
+
+
+@pytest.mark.parametrize("folder", DIGESTS)
+def test_no_byte_of_a_golden_changes(repository: Path, folder: str) -> None:
+    root = repository / "tests" / "golden" / folder
+    files = sorted((path.relative_to(root).as_posix(), path) for path in root.rglob("*") if path.is_file())
+    lines = [f"{sha256(path.read_bytes()).hexdigest()}  {name}\n" for name, path in files]
+    found = sha256("".join(lines).encode()).hexdigest()
+    assert found == DIGESTS[folder], "a golden was changed, removed or added; tests/golden/README.md has the rules"
