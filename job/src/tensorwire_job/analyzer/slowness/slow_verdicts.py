@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..view.groups import Group
     from ..view.job import Job, Verdict
     from ..view.transport import Blame
-    from .slow import Rounds, Throughput
+    from .throughput import Rounds, Throughput
 
 ACCOUNTS = 0.5
 """A process group, or a wait elsewhere, explains a loss from this share of the lost time on."""
