@@ -288,7 +288,8 @@ class Ended:
         others = [n for n in self.dead if n not in first and not (n in self.left and ends.gone(ranks[n]) > seconds)]
         what = "; ".join(f"rank {n} {words.ended(ranks[n])}" for n in first)
         are_secondary = not certain and all(ends.is_secondary(ranks[number]) for number in first)
-        are_in_init = are_secondary and ends.are_within_init(ranks.values(), [ranks[number] for number in first])
+        are_in_init = are_secondary and all(ends.was_in_init(ranks[number]) for number in first)
+        are_in_init &= all(rank.setup in ("before init", "in init") for rank in ranks.values())
         if first == same or (are_in_init and len(first) > 1):
             who = f"all {len(first)} ranks" if len(first) == self.job.world_size else words.ranks(first)
             what = f"{who} failed with {self._quoted(first)}"
