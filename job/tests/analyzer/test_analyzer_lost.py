@@ -205,7 +205,9 @@ def test_who_was_aborted_where_peers_say_how_much_they_send_is_not_named(culprit
     """The sizes of one rank's call say nothing of those of another: the calls agree, whoever is wrong."""
     gone = dead(9.0, "killed by SIGABRT") | {"exit_kind": "crash"}
     ranks = [
-        rank(n, member(31, waits=9.2, name=call, known=n == culprit), **(gone if n == culprit else dead(8.9, SECONDARY)))
+        rank(
+            n, member(31, waits=9.2, name=call, known=n == culprit), **(gone if n == culprit else dead(8.9, SECONDARY))
+        )
         for n in range(WORLD)
     ]
     (finding,) = at_once(ranks)

@@ -149,7 +149,7 @@ class WaitClock:
                 continue
             finally:
                 os.close(descriptor)
-        self._total += max((value - self._nanoseconds.get(name, 0) for name, value in now.items()), default=0)
+        self._total += max(0, 0, *(value - self._nanoseconds.get(name, 0) for name, value in now.items()))
         self._nanoseconds = now
         return self._total / 1e9
 
