@@ -13,8 +13,8 @@ from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.analyzer.verdicts import unlike_calls
 from tensorwire_job.analyzer.view import waits
 from tensorwire_job.model import IN_THREAD, Call
-from tensorwire_job.report.codes import advice
 from tensorwire_job.page import native
+from tensorwire_job.report.codes import advice
 
 if TYPE_CHECKING:
     from tensorwire_job.model import Finding, Observation, ProcessGroup

@@ -6,7 +6,7 @@ that it ended in: what the job was in at the first end is judged as that of a jo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -112,7 +112,8 @@ class Ended:
         own_words = {n for n, rank in failed.items() if ends.has_own_words(rank)}
         if self.is_asked_first or not any(ends.said(failed[n]) >= self.first - _MOMENT for n in own_words):
             before = self._before(hangs)
-            if before:
+            is_told_by_words = not self.is_asked_first and self._are_in_init(failed)
+            if before and not (is_told_by_words and before[0].finding.code == "TW-UNKNOWN"):
                 return before
         if self.is_asked_first and not self.were_silent:
             return [] if self.outlives_it else self._asked_alone()
@@ -288,8 +289,7 @@ class Ended:
         others = [n for n in self.dead if n not in first and not (n in self.left and ends.gone(ranks[n]) > seconds)]
         what = "; ".join(f"rank {n} {words.ended(ranks[n])}" for n in first)
         are_secondary = not certain and all(ends.is_secondary(ranks[number]) for number in first)
-        are_in_init = are_secondary and all(ends.was_in_init(ranks[number]) for number in first)
-        are_in_init &= all(rank.setup in ("before init", "in init") for rank in ranks.values())
+        are_in_init = are_secondary and self._are_in_init(first)
         if first == same or (are_in_init and len(first) > 1):
             who = f"all {len(first)} ranks" if len(first) == self.job.world_size else words.ranks(first)
             what = f"{who} failed with {self._quoted(first)}"
@@ -341,6 +341,12 @@ class Ended:
         first = texts[numbers[0]]
         other = next((number for number in numbers if texts[number] != first), None)
         return first if other is None else f"{first} (rank {other}: {texts[other]})"
+
+    def _are_in_init(self, numbers: Iterable[int]) -> bool:
+        """Whether these were in init_process_group, and no rank had come out of it."""
+        ranks = self.job.ranks
+        has_begun = any(rank.setup not in ("before init", "in init") for rank in ranks.values())
+        return not has_begun and all(ends.was_in_init(ranks[number]) for number in numbers)
 
     def _waiting(self) -> set[int]:
         are_open = self.job.columns.rows.open_seconds >= self.job.thresholds.lost_seconds
