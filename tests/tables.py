@@ -361,6 +361,17 @@ def models() -> Rows:
     return {name: form.format_map(row("device-h200", "models", what=what)) for name, what in names.items()}
 
 
+def dequantized() -> Rows:
+    """Ratio today, ratio and GB/s as codes and scales, in two profiles; ratio with palettes in the second one."""
+    rows: Rows = {}
+    form = "{today:.2f} | {codes:.2f} | {codes decompress:.1f}"
+    for each in results("dequantized")["rows"]:
+        label = f"{each['form']}, {each['data']}"
+        fast = f"{rows[label]} | " if label in rows else ""
+        rows[label] = fast + form.format_map(each) + (f" | {each['palette']:.2f}" if fast else "")
+    return rows
+
+
 def dumps() -> Rows:
     """What two readers tell of dumps of Flight Recorders, by reader."""
     found = json.loads((ROOT / "job" / "benchmarks" / "results" / "diagnosis-dumps.json").read_text())
@@ -370,7 +381,7 @@ def dumps() -> Rows:
 LISTED: list[Callable[[], Rows]] = [tools, ratios, fast, missed, limited, in_memory, missed_inference, served, changes]
 LISTED += [near, far, applying, trainer, installed, dcp, training, tensors, remote, sync, traffic, rates, instructions]
 LISTED += [kv, kv_fp8, kv_speed, wires, pages]
-LISTED += [dumps, modelled, decoding, products, models]
+LISTED += [dequantized, dumps, modelled, decoding, products, models]
 TABLES = {each.__name__: each for each in LISTED}
 
 

@@ -57,7 +57,7 @@ FOLDERS = {
         "view": {"graph"},
         "slowness": {"view"},
         "verdicts": {"graph", "view"},
-        "memory": {"slowness", "verdicts", "view"},
+        "memory": {"slowness", "view"},
         "analyzer": {"memory", "slowness", "verdicts", "view"},
     },
     "page": {

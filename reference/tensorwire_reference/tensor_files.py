@@ -26,6 +26,7 @@ from .manifest import OF_TENSORS, check_required, is_plain, read_manifest
 _ZIP = b"PK\3\4"
 MAX_LINKS = 100
 MAX_RELATIVE = 16
+MAX_OPEN = 100  # some systems let a program open 256 files
 
 
 class Place(NamedTuple):
@@ -45,9 +46,11 @@ class Checkpoint:
         self.files = files
         self.behind = behind
         self.manifest = read_manifest(files[MANIFEST]) if MANIFEST in files else None
+        self._listed = set() if self.manifest is None else {file["path"] for file in self.manifest["files"]}
         self._opened: dict[str, TensorFile] = {}
         self._users: defaultdict[Place, set[Place]] = defaultdict(set)
-        self._relative: dict[Place, int] = {}
+        self._relative: set[Place] = set()
+        self._relative_nbytes = 0
 
     def paths_of_tensors(self) -> list[str]:
         """The paths of the files that hold tensors."""
@@ -61,6 +64,8 @@ class Checkpoint:
             content = self.files[path]
             if content[:4] == _ZIP:
                 raise BaseMismatchError(f"a torch file {path!r} is no base here: compress it, and name the result")
+            if len(self._opened) == MAX_OPEN:
+                self._opened.pop(next(iter(self._opened)))
             self._opened[path] = TensorFile(content, self, path)
         return self._opened[path]
 
@@ -72,12 +77,14 @@ class Checkpoint:
 
     def find_behind(self, place: Place, called: str, header: Header) -> bytes:
         """The tensor of this name and content in a checkpoint behind this one."""
-        self._relative[place] = header.uncompressed_nbytes
+        if place not in self._relative:
+            self._relative.add(place)
+            self._relative_nbytes += header.uncompressed_nbytes
         most = MAX_RELATIVE * self.behind_nbytes
-        if self.behind and sum(self._relative.values()) > most:
+        if self.behind and self._relative_nbytes > most:
             raise LimitExceededError(f"relative tensors of more than {most} bytes, which is more than the base carries")
         for other in self.behind:
-            for path in other.paths_of_tensors():
+            for path in sorted(other.paths_of_tensors(), key=lambda path: path != place.path):  # its own path first
                 file = other.open(path)
                 if called in file.names and file.nbytes(called) == header.uncompressed_nbytes:
                     found = file.read(called).data
@@ -116,8 +123,7 @@ class Checkpoint:
 
     def _check_path(self, path: str, of: str) -> None:
         require(is_plain(path) and path != MANIFEST, f"{path!r} leads out of the directory")
-        listed = () if self.manifest is None else [file["path"] for file in self.manifest["files"]]
-        if path not in listed or of not in listed or path not in self.files:
+        if not {path, of} <= self._listed or path not in self.files:
             raise BaseMismatchError(
                 f"{of!r} needs {path!r}, and no {MANIFEST} of its directory lists both, or it is lost"
             )

@@ -45,13 +45,16 @@ def _bits_below(layout: Layout, k: int) -> int:
 
 
 def _top(layout: Layout) -> np.uint64:
-    return np.uint64(1 << layout.word_bits - 1)
+    top: np.uint64 = np.uint64(1 << layout.word_bits - 1)
+    return top
 
 
 def is_zero(words: U64, layout: Layout) -> np.ndarray:
     """Which words are zeros of the layout."""
-    zeros = words == 0
-    return zeros | (words == _top(layout)) if layout.split == "float" else zeros
+    zeros: np.ndarray = words == 0
+    if layout.split == "float":
+        zeros |= words == _top(layout)
+    return zeros
 
 
 def ordinals(words: U64, layout: Layout) -> U64:

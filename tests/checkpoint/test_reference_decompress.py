@@ -62,7 +62,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_default_places(src: str, out: str) -> None:
-    """Those of `tensorwire decompress`."""
+    """They are those of `tensorwire decompress`."""
     assert default_out(Path("x", src)) == Path("x", out)
 
 
@@ -118,6 +118,14 @@ def test_a_base_does_not_carry_more_than_a_version_writes(tmp_path: Path, monkey
     monkeypatch.setattr(tensor_files, "MAX_RELATIVE", 0)
     with pytest.raises(LimitExceededError, match="more than the base carries"):
         decompress(tmp_path / "delta", tmp_path / "x", [tmp_path / "old"])
+
+
+def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_files, "MAX_OPEN", 1)
+    write_run(tmp_path / "run", 3)
+    compress_checkpoint(tmp_path / "run", tmp_path / "packed", chain=True)
+    decompress(tmp_path / "packed", tmp_path / "all")
+    assert contents(tmp_path / "all") == contents(tmp_path / "run")
 
 
 def test_a_folder_and_a_file_of_a_compressed_directory(tmp_path: Path) -> None:

@@ -26,6 +26,12 @@ def test_what_to_type_is_true_wherever_this_package_came_from(monkeypatch: pytes
     assert how_to_install("remote") == "in a clone, pip install '.[remote]'"
 
 
+def test_no_text_sends_anyone_to_an_index_for_this_package(repository: Path) -> None:
+    sources = [path for folder in ("src", "job/src") for path in (repository / folder).rglob("*.py")]
+    told = re.compile(r"pip install\b[^\n]*tensorwire|tensorwire(-job)?\[")
+    assert [str(path) for path in sources if told.search(path.read_text())] == []
+
+
 @pytest.mark.parametrize(
     ("package", "arguments"),
     [("click", ["--version"]), ("rich", ["inspect", "model.safetensors"]), ("pathspec", ["compress", "."])],

@@ -91,7 +91,7 @@ def _is_of_all(call: Call) -> bool:
 
 
 def _number_of_exchanges(program: Program) -> int:
-    """Of collectives of all ranks: the last barrier is one."""
+    """How many collectives of all ranks there are: the last barrier is one."""
     return sum(map(_is_of_all, program.calls[0]))
 
 

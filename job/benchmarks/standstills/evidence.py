@@ -193,7 +193,7 @@ def _way(act: Act) -> tuple[int, int]:
 
 
 def _id(player: Player, rank: int, group: int) -> str:
-    """Of torch's number of the group, and of its members."""
+    """Made of torch's number of the group and of its members."""
     members = player.program.groups[group][1]
     return f"{player.numbers[rank].get(group, 0) + 1:08x}{zlib.crc32(repr(members).encode()):08x}"
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from job.tests.analyzer.test_analyzer_meshes import left_the_loop
 from job.tests.analyzer.test_analyzer_properties import edges, essence, found_under_both, rank_states, renamed
-from job.tests.support.analyzed import SECONDS
-from job.tests.support.observations import WORLD, dead, member, observed, ring, set_process
+from job.tests.support.analyzed import SECONDS, at_once, only
+from job.tests.support.observations import WORLD, dead, member, observed, rank, ring, set_process
 from job.tests.support.observed_jobs import every_rank, hung, not_entering
 from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import Call, Operation
 from tests.support.drawn import drawn
 
 if TYPE_CHECKING:
@@ -167,3 +168,19 @@ def test_permuted_ranks_permute_suspects(
     for time, found in enumerate(plain):
         again = analyzer.update(renamed(fault(culprit)(float(time)), names)).findings
         assert essence(found, names) == essence(again)
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_who_waits_alone_after_a_call_out_of_its_habit_leaves_the_other_at_medium_confidence(last: int) -> None:
+    """The other may be in what no group counts, such as a loop that polls a store."""
+
+    def calls(lines: list[int]) -> list[Call]:
+        operations = (Operation(n, "barrier", "", 0, signature=9) for n in range(1, 1 + len(lines)))
+        return [Call("default_pg", each, line) for each, line in zip(operations, lines, strict=True)]
+
+    usual = [1, 2, 3] * 4 + [1]
+    waits = rank(0, member(14, waits=60.0, size=2), world=2, calls=calls([*usual, last]))
+    finding = only(at_once([waits, rank(1, member(13, idle=60.0, size=2), world=2, calls=calls(usual))], world=2))
+    assert (finding.code, finding.suspects) == ("TW-H1", [1])
+    assert finding.confidence == ("medium" if last == 1 else "high")
+    assert any("may be in the wrong place" in fact for fact in finding.evidence) == (last == 1)

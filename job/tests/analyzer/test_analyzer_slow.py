@@ -11,7 +11,7 @@ import pytest
 from job.tests.support.analyzed import SECONDS, everything, last, only, told, watch
 from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
 from job.tests.support.observed_jobs import every_rank, healthy, job_at_rate
-from tensorwire_job.analyzer.slowness.slow import Rounds, Throughput, merge
+from tensorwire_job.analyzer.slowness.throughput import Rounds, Throughput, merge
 from tensorwire_job.analyzer.view.groups import Groups
 from tensorwire_job.columns import RankColumns
 from tensorwire_job.model import Observation, ProcessGroup, Timing

@@ -22,14 +22,20 @@ def require(package: str, least: tuple[int, int], needs: str) -> None:
 
 
 def how_to_install(extra: str) -> str:
-    """What to type to get what an extra of this package names. That is always what works: this package is on no index
-    yet, where another one may bear its name, and nothing is built again."""
+    """What to type to get what an extra of this package names. An installed package names the packages themselves, so
+    that nothing is built again."""
     try:
         lines = requires("tensorwire") or []
     except PackageNotFoundError:  # a source tree that is not installed
         lines = []
     found = [line.partition(";")[0].strip() for line in lines if re.search(rf"""extra == ['"]{extra}['"]""", line)]
-    return f"pip install {' '.join(map(shlex.quote, found))}" if found else f"in a clone, pip install '.[{extra}]'"
+    return f"pip install {' '.join(map(shlex.quote, found))}" if found else from_clone(f"'.[{extra}]'")
+
+
+def from_clone(place: str) -> str:
+    """What to type to get something of this repository. It is on no index of packages yet, where another one may bear
+    its name."""
+    return f"in a clone, pip install {place}"
 
 
 def check_version(package: str, version: str, least: tuple[int, int], needs: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from .._ground.packages import from_clone
 from . import failures
 
 ENTRY_POINTS = "tensorwire.commands"
@@ -58,8 +59,7 @@ class CommandGroup(click.Group):
             except Exception as error:  # a broken distribution leaves our other commands alone
                 return _refusing(cmd_name, distribution, "Cannot be loaded", str(error) or type(error).__name__)
             return command
-        # It is on no index of packages yet, where another one may bear its name.
-        return _refusing(cmd_name, distribution, "Is not installed", f"in a clone, pip install ./{cmd_name}")
+        return _refusing(cmd_name, distribution, "Is not installed", from_clone(f"./{cmd_name}"))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self._names))

@@ -20,8 +20,7 @@ from .view.work import Work
 if TYPE_CHECKING:
     from ..model import Finding, Observation, Rank
     from .slowness.slow import SlowWatch
-    from .view.job import Verdict
-    from .view.transport import Sample
+    from .view.job import Sample, Verdict
 
 _NO_FAILURE = ("", *LEFT)  # exit reasons
 _SAMPLES = 16

@@ -301,7 +301,8 @@ class Ended:
         if aborted:
             why = "as gloo does on more data than it expects, though what is known of the calls agrees"
             facts.append(f"{words.ranks(aborted)} aborted, {why}")
-        is_firm = is_first and not aborted and not are_secondary and not ends.has_compared(ranks[first[0]])
+        may_be_of_all = ends.has_failed(ranks[first[0]]) and bool(self.job.out_of_view)
+        is_firm = is_first and not (aborted or are_secondary or may_be_of_all or ends.has_compared(ranks[first[0]]))
         basis = Basis.STATE if is_firm else Basis.COMPARISON
         if are_in_init:
             facts.append("no rank had come out of init_process_group: the first that gave up is not to blame for that")

@@ -105,7 +105,7 @@ class Part:
                 others = [each for each in self.waits if not set(wait.inside).isdisjoint(each.missing)]
                 return self._not_entered(most_prominent(others or [wait]), wait.inside, Basis.COMPARISON)
         accused = [number for difference in self.job.differences for number in difference.accused]
-        strays = out_of_step(self.job)
+        strays = out_of_step(self.job.columns, self.job.groups)
         for found, why in (
             (accused, parted(self.job)),
             (strays, self._order_of(strays)),
@@ -153,7 +153,8 @@ class Part:
         go_on = self.states.moving.issuperset(ranks)
         is_meant = go_on and not any(map(self.states.is_overdue, self.states.leading_to(ranks)))
         if go_on and not is_meant:
-            strays = sorted(self.states.victims(ranks).intersection(out_of_step(self.job)) - self.states.moving)
+            found = out_of_step(self.job.columns, self.job.groups)
+            strays = sorted(self.states.victims(ranks).intersection(found) - self.states.moving)
             if len(strays) == 1:
                 return self._called_another(strays[0], Basis.COMPARISON, self._order_of(strays))
         wait = most_prominent(lacking)

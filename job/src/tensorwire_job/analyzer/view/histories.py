@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ...model import Call
     from ..graph import Difference
     from .groups import Group, Groups
-    from .job import Job
 
 _MAX_RANKS = 1024  # the most whose histories are compared: of a larger job a part
 _MAX_POSITIONS = 64  # of different ranks: pairs of them are compared
@@ -136,7 +135,7 @@ def _habit(call: Call) -> Hashable:
     return call.line, call.group, op.name, what, call.counts
 
 
-def out_of_step(job: Job) -> list[int]:
+def out_of_step(columns: RankColumns, groups: Groups) -> list[int]:
     """The few ranks without which all others follow one order, told by counts alone; none where that is not known of
     just one such set.
 
@@ -145,7 +144,7 @@ def out_of_step(job: Job) -> list[int]:
     it is. If two ranks run the same program, one is as far as the other or further in every place. A rank that is
     further in one place and less far in another has left the order, or the other one has.
     """
-    places = _places(job)
+    places = _places(columns, groups)
     if len(places) < 2:
         return []
     positions, found_at, counts = np.unique(places, axis=1, return_inverse=True, return_counts=True)
@@ -155,22 +154,22 @@ def out_of_step(job: Job) -> list[int]:
     rivals = (ahead & ahead.T).sum(axis=0)
     # All pairs that disagree have it in common: without it none is left.
     common = np.flatnonzero((rivals > 0) & (2 * rivals == rivals.sum()))
-    few = common[counts[common] == counts[common].min(initial=len(job.ranks))]
-    if len(few) != 1 or 2 * counts[few[0]] >= len(job.ranks):
+    few = common[counts[common] == counts[common].min(initial=len(columns))]
+    if len(few) != 1 or 2 * counts[few[0]] >= len(columns):
         return []
-    found: list[int] = job.columns.numbers[found_at.ravel() == few[0]].tolist()
+    found: list[int] = columns.numbers[found_at.ravel() == few[0]].tolist()
     return found
 
 
-def _places(job: Job) -> list[Ints]:
+def _places(columns: RankColumns, groups: Groups) -> list[Ints]:
     """The operations that ranks have entered in each place of the program."""
     kinds: dict[tuple[str, int], list[Group]] = defaultdict(list)
-    for group in job.groups.values():
+    for group in groups.values():
         if group.name and not group.peers:
             kinds[without_number(group.name), group.size].append(group)
     places = []
-    for groups in kinds.values():
-        members = np.concatenate([group.places for group in groups])
-        if np.array_equal(np.sort(members), np.arange(len(job.ranks))):  # each rank is a member of just one
-            places.append(np.concatenate([group.enqueued for group in groups])[np.argsort(members)])
+    for alike in kinds.values():
+        members = np.concatenate([group.places for group in alike])
+        if np.array_equal(np.sort(members), np.arange(len(columns))):  # each rank is a member of just one
+            places.append(np.concatenate([group.enqueued for group in alike])[np.argsort(members)])
     return places

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ...model import Code, Level, Rank, Thresholds
     from ..graph import Difference
     from .groups import Group
-    from .transport import Sample
 
 LONG = 6.0
 """Hang gates that ranks may take for what is nothing wrong in itself, as long as nothing else speaks against it."""
@@ -37,6 +36,18 @@ _USUAL = 20.0  # a wait of so many times the usual time between operations is no
 _ENOUGH = 10  # operations of a group, from which the time between them is known
 _WAITS = "DataLoader"  # an activity of a rank that does nothing itself
 _STALE_SECONDS = 3.0  # of the page of a rank that runs: the probe sends many heartbeats a second
+
+
+class Sample(NamedTuple):
+    """What the transport had moved at one time.
+
+    Attributes:
+        moved: bytes by process group and rank, of operations that block, where the transport counts them itself.
+    """
+
+    time: float
+    edges: EdgeColumns
+    moved: dict[tuple[str, int], int]
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sized
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ... import words
 from ...columns import taken
 from ...confidence import Basis
 from ...model import MAX_SUSPECTS
+from .job import Sample
 
 if TYPE_CHECKING:
     from ...columns import Bools, EdgeColumns, Ends, Floats, Ints
@@ -33,18 +34,6 @@ _LOSSY = 10  # retransmissions from which packets are lost on an edge
 _TIE = 0.9  # of the weight at a rank: from here on another has as much
 _REST = 0.5  # of the weight at the first suspect: from here on the edges that it does not explain need another
 _NEAR = 0.6  # edges this near to the busiest are stuck together with it
-
-
-class Sample(NamedTuple):
-    """What the transport had moved at one time.
-
-    Attributes:
-        moved: bytes by process group and rank, of operations that block, where the transport counts them itself.
-    """
-
-    time: float
-    edges: EdgeColumns
-    moved: dict[tuple[str, int], int]
 
 
 @dataclass(frozen=True, slots=True)
