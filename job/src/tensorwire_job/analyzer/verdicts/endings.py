@@ -33,6 +33,7 @@ _LAUNCHER_SECONDS = 1.2  # in which it has seen that one has gone, and ends the 
 # batch. A person who ends a job that hangs has watched it for longer than that.
 _WATCHED = 10.0
 _PATIENCE = 2.0  # ranks of a healthy job enter an operation closer together
+_AS_GLOO = "as gloo does on more data than it expects"
 _SIZED_BY_PEERS = ("all_to_all", "all_to_all_single", "scatter")
 _LIVES_ON = 2.5  # who fails ends within a moment, and agents poll about once a second
 
@@ -126,7 +127,7 @@ class Ended:
             inside = {n: what for n in first if _aborted(failed[n]) and (what := _sized_by_peers(failed[n]))}
             if inside:
                 who = f"{words.ranks(inside)} aborted in {' or '.join(dict.fromkeys(inside.values()))}"
-                return self._two_sides([*inside], f"{who}, as gloo does on more data than it expects", Basis.REMAINDER)
+                return self._two_sides([*inside], f"{who}, {_AS_GLOO}", Basis.REMAINDER)
             # They died of a connection that another rank closed: a rank that left just before, if there is one.
             left = {n: rank for n, rank in self.left.items() if 0.0 < ends.gone(rank) - self.first <= _AFTERMATH}
             if left and len(left) <= len(failed) and all(map(ends.is_secondary, failed.values())):
@@ -298,9 +299,9 @@ class Ended:
         told = [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -ends.gone(ranks[number]))[:4]]
         facts = _evidence([ranks[number] for number in told])
         aborted = [number for number in first if _aborted(ranks[number])]
-        if aborted:
-            why = "as gloo does on more data than it expects, though what is known of the calls agrees"
-            facts.append(f"{words.ranks(aborted)} aborted, {why}")
+        facts += [f"{words.ranks(aborted)} aborted, {_AS_GLOO}, though what is known of the calls agrees"] * bool(
+            aborted
+        )
         may_be_of_all = ends.has_failed(ranks[first[0]]) and bool(self.job.out_of_view)
         is_firm = is_first and not (aborted or are_secondary or may_be_of_all or ends.has_compared(ranks[first[0]]))
         basis = Basis.STATE if is_firm else Basis.COMPARISON
@@ -395,9 +396,8 @@ def _aborted(rank: Rank) -> bool:
 def _sized_by_peers(rank: Rank) -> str:
     """What it was in, if its peers say how much they send in it: messages, which ranks do not number alike, those from
     any source, and collectives of which the sizes of one rank say nothing of those of another."""
-    groups = [group.operation for group in rank.process_groups if group.open_seconds is not None]
-    found = [each for each in (*groups, *(call.operation for call in rank.calls[-1:])) if each is not None]
-    if rank.is_waiting or any(each.is_pairwise for each in found):
+    found = [own.operation for own in rank.process_groups if own.open_seconds is not None and own.operation is not None]
+    if rank.is_waiting or any(each.is_pairwise for each in (*found, *(call.operation for call in rank.calls[-1:]))):
         return "a message"
     return next((each.name for each in found if each.name in _SIZED_BY_PEERS), "")
 
