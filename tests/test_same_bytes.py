@@ -50,7 +50,7 @@ QUICK = ("BF16", "F32", "F8_E5M2", "I32", "MXINT_12")
 
 
 def other_targets() -> list[str]:
-    """Those that this CPU may have, besides the one that runs."""
+    """What this CPU may have besides the target that runs."""
     foreign = ("neon",) if os.uname().machine == "x86_64" else ("avx2", "avx512")
     return [target for target in registry.CPU_TARGETS if target not in (cpu_target(), *foreign)]
 

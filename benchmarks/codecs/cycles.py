@@ -64,7 +64,6 @@ def cases() -> Iterator[Case]:
             yield Case(coder, profile, dtype, lambda size, cast=cast: cast(_normal(size)))
     yield Case("cascade, 16 bits trimmed", "fast", "F32", lambda size: _normal(size).view(np.uint32) & 0xFFFF0000)
     yield Case("cascade, trimmed run by run", "fast", "F32", _trimmed_by_run)
-    yield Case("cascade, 29 bits trimmed", "fast", "F64", lambda size: _normal(size).astype(np.float64))
     yield Case("plain, 29 bits trimmed", "fast", "U64", lambda size: _normal(size).astype(np.float64))
     yield Case("plain, 22 bits trimmed", "fast", "I32", lambda size: _integers(size).astype(np.int32))
     yield Case("plain, 54 bits trimmed", "fast", "I64", _integers)

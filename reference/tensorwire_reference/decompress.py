@@ -145,7 +145,7 @@ def _write(path: Path, parts: Iterator[bytes], like: Path) -> int:
 
 
 def _copy_modes_of_directories(src: Path, result: Path) -> None:
-    """Those of directories in others first, since one may forbid to write."""
+    """The modes of directories in others come first, since one may forbid to write."""
     for path in sorted((path for path in result.rglob("*") if path.is_dir()), reverse=True):
         like = src / path.relative_to(result)
         if like.is_dir():

@@ -62,7 +62,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_default_places(src: str, out: str) -> None:
-    """Those of `tensorwire decompress`."""
+    """They are those of `tensorwire decompress`."""
     assert default_out(Path("x", src)) == Path("x", out)
 
 

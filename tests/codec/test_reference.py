@@ -117,7 +117,7 @@ def test_golden_frames_have_every_header() -> None:
     alignments = {(entry["block_alignment"], entry["frame_alignment"]) for entry in entries}
     assert alignments >= {(32, 512), (512, 512), (4096, 4096)}
     tags = {int(tag) for entry in entries for tag in entry["extensions"]}
-    assert tags >= {1, 2, 3, 4, 5, 6, 1 << 31, (1 << 32) - 1}
+    assert tags >= {1, 1 << 30, (1 << 31) - 1, 1 << 31, (1 << 32) - 1}
     assert any(entry["optional_features"] for entry in entries)
     assert any(entry["padding_nbytes"] >= entry["frame_alignment"] for entry in entries)
 

@@ -102,8 +102,12 @@ def seconds(value: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+BY_CHANCE = "two threads use one group, and chance orders them"
+"""Why the calls of ranks differ, where some made a call in another thread than the main one."""
+
+
 def percent(share: float) -> str:
-    """A share of the time: never more than all of it, though several threads may have waited at once."""
+    """A share of the time: never more than all of it, though two clocks may differ by a little."""
     return f"{100 * min(share, 1.0):.0f} %"
 
 

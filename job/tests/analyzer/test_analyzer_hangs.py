@@ -14,6 +14,7 @@ from tensorwire_job.analyzer.verdicts import unlike_calls
 from tensorwire_job.analyzer.view import waits
 from tensorwire_job.model import IN_THREAD, Call
 from tensorwire_job.page import native
+from tensorwire_job.report.codes import advice
 
 if TYPE_CHECKING:
     from tensorwire_job.model import Finding, Observation, ProcessGroup
@@ -279,6 +280,8 @@ def test_two_threads_that_race_in_one_group_make_sides(culprit: int) -> None:
     raced, other = verdict(8 | IN_THREAD), verdict(8)
     assert (raced.code, raced.suspects, raced.confidence) == ("TW-H2", [], "low")
     assert sorted(map(len, raced.sides)) == [1, WORLD - 1]
+    assert "#31 of world, as two threads use one group, and chance orders them: ranks" in raced.summary
+    assert advice(raced).startswith("Give the thread a group of its own")
     assert (other.suspects, other.confidence) == ([culprit], "high")
 
 

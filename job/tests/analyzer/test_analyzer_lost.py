@@ -199,6 +199,24 @@ def test_who_was_aborted_in_a_message_and_the_others_are_sides(culprit: int) -> 
     assert (finding.code, finding.suspects, finding.sides) == ("TW-H2", [], [[culprit], others])
 
 
+@every_rank
+@pytest.mark.parametrize("call", ["all_to_all", "all_to_all_single", "scatter"])
+def test_who_was_aborted_where_peers_say_how_much_they_send_is_not_named(culprit: int, call: str) -> None:
+    """The sizes of one rank's call say nothing of those of another: the calls agree, whoever is wrong."""
+    gone = dead(9.0, "killed by SIGABRT") | {"exit_kind": "crash"}
+    ranks = [
+        rank(
+            n, member(31, waits=9.2, name=call, known=n == culprit), **(gone if n == culprit else dead(8.9, SECONDARY))
+        )
+        for n in range(WORLD)
+    ]
+    (finding,) = at_once(ranks)
+    others = [n for n in range(WORLD) if n != culprit]
+    assert (finding.code, finding.suspects, finding.sides) == ("TW-H2", [], [[culprit], others])
+    assert finding.confidence == "low"
+    assert f"rank {culprit} aborted in {call}, as gloo does on more data than it expects" in finding.summary
+
+
 def test_of_two_ranks_one_that_ended_well_is_no_surer_to_blame_than_one_that_waits_for_it() -> None:
     ranks = [
         rank(0, member(30, size=2), world=2, **dead(9.0, "exit 0")),
@@ -258,6 +276,17 @@ def test_the_first_that_gives_up_while_all_set_up_the_job_is_not_to_blame(culpri
     (finding,) = at_once(ranks)
     assert (finding.code, finding.suspects, finding.sides, finding.confidence) == ("TW-LOST", [], [], "low")
     assert f"rank {culprit} ended" in finding.summary
+
+
+@pytest.mark.parametrize("generation", [0, 2])
+def test_several_that_fail_at_once_while_all_set_up_the_job_are_one_finding_and_no_sides(generation: int) -> None:
+    why = "RuntimeError: Gloo connectFullMesh failed with timed out connecting: remote=[127.0.0.1]:4485${}"
+    states = {n: dead(4.0 if n == 0 else 7.0, why.format(n)) | {"setup": "in init"} for n in range(WORLD)}
+    states[2]["setup"] = "before init"
+    (finding,) = at_once([rank(n, generation=generation, setup_seconds=9.0, **states[n]) for n in states])
+    assert (finding.code, finding.suspects, finding.sides, finding.confidence) == ("TW-LOST", [], [], "low")
+    assert finding.summary == f"ranks 1-3 failed with {why.format(1)} (rank 2: {why.format(2)}); rank 0 followed"
+    assert any("this is restart 2 of the job" in fact for fact in finding.evidence) == bool(generation)
 
 
 def test_a_rank_that_lost_a_connection_of_its_own_before_it_set_up_the_job_is_to_blame() -> None:

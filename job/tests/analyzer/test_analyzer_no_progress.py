@@ -188,8 +188,6 @@ def test_who_waits_for_a_cpu_that_others_have_works() -> None:
     found = everything(quiet(lambda n, time: {"cpu_seconds": 0.12 * time, "wait_seconds": 0.85 * time}), 30.0)
     assert {notice.level for notice in found} == {"notice"}
     assert "uses 12 % of a CPU and waits for one 85 % of the time" in found[-1].evidence[0]
-    many_threads = everything(quiet(lambda n, time: {"cpu_seconds": 0.12 * time, "wait_seconds": 3.4 * time}), 30.0)
-    assert "uses 12 % of a CPU and waits for one 88 % of the time" in many_threads[-1].evidence[0], "no more than 100 %"
     idle = everything(quiet(lambda n, time: {"cpu_seconds": 0.01 * time, "wait_seconds": 0.85 * time}), 30.0)
     assert {finding.level for finding in idle} == {"finding"}, "the threads of the probe wait for one too"
 

@@ -122,14 +122,15 @@ def test_packet_loss_shows_in_retransmissions(culprit: int) -> None:
     ("counter", "its", "theirs", "fact"),
     [
         ("throttled_seconds", 0.8, 0.0, "throttled by its CPU quota for 80 %"),
-        ("wait_seconds", 2.09, 0.2, "waited for a CPU for 100 % of the time"),  # several of its threads at once
+        ("wait_seconds", 0.8, 0.1, "CPU for 80 % of the time: others had it; it used 0.20 CPUs, the median rank 0.05"),
     ],
 )
 def test_a_quota_or_starvation_decides_where_p_reads_mixed(
     culprit: int, counter: str, its: float, theirs: float, fact: str
 ) -> None:
     def states(number: int, time: float) -> dict[str, Any]:
-        return {counter: (its if number == culprit else theirs) * max(0.0, time - 20)}
+        busy = {"cpu_seconds": (0.2 if number == culprit else 0.05) * time}
+        return busy | {counter: (its if number == culprit else theirs) * max(0.0, time - 20)}
 
     finding = only(last(job_at_rate({culprit: 0.3}, 0.3, timed_after=0.0, states=states), 60))
     assert (finding.code, finding.suspects) == ("TW-S1", [culprit])

@@ -115,6 +115,13 @@ def test_a_check_of_one_alone_may_have_failed_of_what_another_one_sent(culprit: 
     assert told(found({culprit: text.format(culprit)})) == ([culprit], [], confidence)
 
 
+@every_rank
+def test_one_error_alone_is_less_sure_while_ranks_that_may_have_failed_alike_are_out_of_view(culprit: int) -> None:
+    ends = {n: dead(60.0, "OSError: disk is full" if n == culprit else CLOSED) for n in range(WORLD)}
+    seen = [rank(n, member(31, waits=None), **ends[n]) for n in range(WORLD) if n != (culprit + 1) % WORLD]
+    assert told(at_once(seen)) == ([culprit], [], "medium")
+
+
 def drawn_job(source: random.Random) -> tuple[int, dict[int, str], int]:
     """A culprit, the words of those that fail, and the number of ranks."""
     world = source.choice([2, 3, 4, 4, 8])

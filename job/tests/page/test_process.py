@@ -111,7 +111,7 @@ def test_wait_of_processes_that_share_a_cpu(start: Start) -> None:
     assert 1.2 < sum(waited) < 3.5, "three share one CPU: each waits most of the time"
 
 
-def test_wait_counts_threads_that_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_that_waited_longest_counts_ended_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_PROC", tmp_path)
 
     def schedstat(thread: int, waited_ns: int) -> Path:
@@ -123,12 +123,15 @@ def test_wait_counts_threads_that_have_ended(tmp_path: Path, monkeypatch: pytest
     clock = process.WaitClock(7)
     schedstat(7, 1_000_000_000)
     ended = schedstat(8, 2_000_000_000)
-    assert clock.read() == 3.0
+    assert clock.read() == 2.0
     shutil.rmtree(ended.parent)
     schedstat(7, 1_500_000_000)
-    assert clock.read() == 3.5
+    assert clock.read() == 2.5
     schedstat(8, 250_000_000)  # another thread with the number of the first
-    assert clock.read() == 3.75
+    assert clock.read() == 2.75
+    schedstat(7, 1_900_000_000)
+    schedstat(8, 550_000_000)
+    assert clock.read() == 3.15, "in no time does a process wait longer than that"
 
 
 def test_nothing_is_told_of_a_process_that_does_not_exist(start: Start) -> None:

@@ -335,7 +335,7 @@ def exponent_histogram(dtype: str, data: Buffer, counts: list[int] | None = None
     """Count the exponents of a float tensor's bytes: 256 counts, added to `counts` when that is given.
 
     Raises:
-        ValueError: the dtype is not BF16, F16, F32, F8_E4M3 or F8_E5M2, or an element is cut off.
+        ValueError: frames do not split the words of this dtype as floats (docs/format.md), or a word is cut off.
     """
     source = byte_view(data)
     return core.exponent_histogram(dtype, source.data, counts or [0] * 256)

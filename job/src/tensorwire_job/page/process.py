@@ -121,9 +121,10 @@ def throttling(pid: int) -> Throttling:
 
 
 class WaitClock:
-    """Seconds that the threads of a process were runnable without running.
+    """Seconds that a process was runnable without running: between two looks, those of the thread that waited longest.
 
-    schedstat ends with its thread, so differences are added up: what was seen of a thread counts after its end.
+    Threads wait at once, and their sum may exceed the time. schedstat ends with its thread, so differences are added
+    up: what was seen of a thread counts after its end.
     """
 
     def __init__(self, pid: int) -> None:
@@ -148,7 +149,7 @@ class WaitClock:
                 continue
             finally:
                 os.close(descriptor)
-        self._total += sum(max(0, value - self._nanoseconds.get(name, 0)) for name, value in now.items())
+        self._total += max(0, 0, *(value - self._nanoseconds.get(name, 0) for name, value in now.items()))
         self._nanoseconds = now
         return self._total / 1e9
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..model import Confidence
+from ..words import BY_CHANCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,16 @@ _NO_STACK = (
 _SIDES = (
     "One of the sides is wrong; the script tells which. Compare what each called, and from which line. Look for a "
     "condition that depends on the rank, parameters in another order, two groups used in opposite orders."
+)
+
+_THREADS = (
+    "Give the thread a group of its own (new_group, called by all ranks in one order before it starts), or make all "
+    "its calls in the main thread. No rank has to be wrong: the order may differ in every run."
+)
+
+_ALL_FAILED = (
+    "Read the logs of all ranks from the first error on. Look for an address that an earlier job left behind, a port "
+    "that another process has, an interface that the nodes do not share, ranks that come minutes after the others."
 )
 
 NEW_FAULTS: dict[Code, dict[Confidence, tuple[int, int]]] = {
@@ -117,6 +128,10 @@ MEANINGS: dict[Code, Meaning] = {
 
 def advice(finding: Finding) -> str:
     """The advice for this finding."""
+    if BY_CHANCE in finding.summary:
+        return _THREADS
+    if finding.code == "TW-LOST" and not (finding.suspects or finding.sides):
+        return _ALL_FAILED
     if finding.sides and not finding.suspects and finding.code != "TW-UNKNOWN":
         return _SIDES
     if finding.code == "TW-H1" and finding.ended and not finding.stacks:

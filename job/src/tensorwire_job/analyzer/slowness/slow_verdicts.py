@@ -33,6 +33,7 @@ _PAIRWISE = 0.1  # share of rounds from which P means nothing
 _THROTTLED = 0.1  # of the time
 _STOPPED = 0.25  # of the looks
 _STARVED = 0.3  # of the time
+_STARVED_FACT = "waited for a CPU for {} of the time: others had it; it used {:.2f} CPUs, the median rank "
 _EXPLAINS = 0.5  # of the time that the others wait for the latest
 _MAX_FINDINGS = 3
 
@@ -99,17 +100,19 @@ def held_back(job: Job, one: Slow) -> dict[int, str]:
     throttled = work.per_second(time, ranks, lambda ranks: ranks.places.throttled_seconds)
     stopped = work.looks(time, ranks, lambda places: places.are_stopped)
     starved = work.per_second(time, ranks, lambda ranks: ranks.places.wait_seconds)
+    used = work.per_second(time, ranks, lambda ranks: ranks.places.cpu_seconds)
+    usual = median(used.get(number, 0.0) for number in one.mean)
     starvation = max(_STARVED, _EXPLAINS * min(one.late_by, 1.0))
     for found, least, members, told in (
         (throttled, _THROTTLED, one.mean, "was throttled by its CPU quota for {} of the time"),
         (stopped, _STOPPED, one.mean, "was stopped (state T) in {} of the polls"),
-        (starved, starvation, one.late, "waited for a CPU for {} of the time: others had it"),
+        (starved, starvation, one.late, _STARVED_FACT + f"{usual:.2f}"),
     ):
         ordinary = median(found.get(number, 0.0) for number in one.mean)
         far_above = [n for n in members if found.get(n, 0.0) >= least and found[n] > 2 * ordinary]
         if far_above:
             most_first = sorted(far_above, key=lambda number: (-found[number], number))
-            return {n: f"rank {n} {told.format(words.percent(found[n]))}" for n in most_first}
+            return {n: f"rank {n} {told.format(words.percent(found[n]), used.get(n, 0.0))}" for n in most_first}
     return {}
 
 

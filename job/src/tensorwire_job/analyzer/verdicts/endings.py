@@ -6,7 +6,7 @@ that it ended in: what the job was in at the first end is judged as that of a jo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -33,6 +33,8 @@ _LAUNCHER_SECONDS = 1.2  # in which it has seen that one has gone, and ends the 
 # batch. A person who ends a job that hangs has watched it for longer than that.
 _WATCHED = 10.0
 _PATIENCE = 2.0  # ranks of a healthy job enter an operation closer together
+_AS_GLOO = "as gloo does on more data than it expects"
+_SIZED_BY_PEERS = ("all_to_all", "all_to_all_single", "scatter")
 _LIVES_ON = 2.5  # who fails ends within a moment, and agents poll about once a second
 
 
@@ -111,7 +113,8 @@ class Ended:
         own_words = {n for n, rank in failed.items() if ends.has_own_words(rank)}
         if self.is_asked_first or not any(ends.said(failed[n]) >= self.first - _MOMENT for n in own_words):
             before = self._before(hangs)
-            if before:
+            is_told_by_words = not self.is_asked_first and self._are_in_init(failed)
+            if before and not (is_told_by_words and before[0].finding.code == "TW-UNKNOWN"):
                 return before
         if self.is_asked_first and not self.were_silent:
             return [] if self.outlives_it else self._asked_alone()
@@ -121,17 +124,17 @@ class Ended:
             if unlike is not None:
                 unlike.finding.evidence += _evidence([failed[n] for n in list(failed)[:MAX_SUSPECTS]])
                 return [unlike]
-            aborted = [n for n in first if _aborted(failed[n]) and _is_in_message(failed[n])]
-            if aborted:
-                what = f"{words.ranks(aborted)} aborted in a message, as gloo does on more data than it expects"
-                return self._two_sides(aborted, what)
+            inside = {n: what for n in first if _aborted(failed[n]) and (what := _sized_by_peers(failed[n]))}
+            if inside:
+                who = f"{words.ranks(inside)} aborted in {' or '.join(dict.fromkeys(inside.values()))}"
+                return self._two_sides([*inside], f"{who}, {_AS_GLOO}", Basis.REMAINDER)
             # They died of a connection that another rank closed: a rank that left just before, if there is one.
             left = {n: rank for n, rank in self.left.items() if 0.0 < ends.gone(rank) - self.first <= _AFTERMATH}
             if left and len(left) <= len(failed) and all(map(ends.is_secondary, failed.values())):
                 return self._lost(left)
         return self._lost(failed)
 
-    def _two_sides(self, ranks: list[int], summary: str) -> list[Verdict]:
+    def _two_sides(self, ranks: list[int], summary: str, basis: Basis = Basis.COMPARISON) -> list[Verdict]:
         """H2: these ended, or died, of calls that do not fit those of the others, and either may be wrong."""
         others = [number for number in self.job.ranks if number not in ranks]
         which = f"{words.ranks(ranks)} or {words.ranks(others)}"
@@ -139,7 +142,7 @@ class Ended:
         return [
             self.job.verdict(
                 "lost", "TW-H2", None, [], f"{summary}; it is unknown which are wrong: {which}", facts,
-                Basis.COMPARISON, victims=len(others), sides=[ranks, others],
+                basis, victims=len(others), sides=[ranks, others],
                 seconds=max(ends.gone(self.job.ranks[number]) for number in ranks),
             )
         ]  # fmt: skip
@@ -286,23 +289,27 @@ class Ended:
         seconds = max(ends.gone(ranks[number]) for number in first)
         others = [n for n in self.dead if n not in first and not (n in self.left and ends.gone(ranks[n]) > seconds)]
         what = "; ".join(f"rank {n} {words.ended(ranks[n])}" for n in first)
-        if first == same:
-            who = f"all {len(same)} ranks" if len(same) == self.job.world_size else words.ranks(same)
-            what = f"{who} failed with {self._quoted(same)}"
+        are_secondary = not certain and all(ends.is_secondary(ranks[number]) for number in first)
+        are_in_init = are_secondary and self._are_in_init(first)
+        if first == same or (are_in_init and len(first) > 1):
+            who = f"all {len(first)} ranks" if len(first) == self.job.world_size else words.ranks(first)
+            what = f"{who} failed with {self._quoted(first)}"
         what += f"; {words.ranks(others)} followed" if others else ""
         what += f"; {words.waiting(waiting)}" if waiting else ""
         told = [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -ends.gone(ranks[number]))[:4]]
         facts = _evidence([ranks[number] for number in told])
         aborted = [number for number in first if _aborted(ranks[number])]
-        if aborted:
-            why = "as gloo does on more data than it expects, though what is known of the calls agrees"
-            facts.append(f"{words.ranks(aborted)} aborted, {why}")
-        are_secondary = not certain and all(ends.is_secondary(ranks[number]) for number in first)
-        is_firm = is_first and not aborted and not are_secondary and not ends.has_compared(ranks[first[0]])
+        facts += [f"{words.ranks(aborted)} aborted, {_AS_GLOO}, though what is known of the calls agrees"] * bool(
+            aborted
+        )
+        may_be_of_all = ends.has_failed(ranks[first[0]]) and bool(self.job.out_of_view)
+        is_firm = is_first and not (aborted or are_secondary or may_be_of_all or ends.has_compared(ranks[first[0]]))
         basis = Basis.STATE if is_firm else Basis.COMPARISON
-        if are_secondary and ends.are_within_init(ranks.values(), [ranks[number] for number in first]):
-            first, basis = [], Basis.REMAINDER
+        if are_in_init:
             facts.append("no rank had come out of init_process_group: the first that gave up is not to blame for that")
+            if again := ranks[first[0]].generation:
+                facts.append(f"this is restart {again} of the job: the generation before it had ended as well")
+            first, basis = [], Basis.REMAINDER
         if are_secondary and len(first) > 1 and not all_of:
             first, sides, basis = [], [[number] for number in first], Basis.REMAINDER
         victims = len(others) + len(waiting)
@@ -336,6 +343,12 @@ class Ended:
         first = texts[numbers[0]]
         other = next((number for number in numbers if texts[number] != first), None)
         return first if other is None else f"{first} (rank {other}: {texts[other]})"
+
+    def _are_in_init(self, numbers: Iterable[int]) -> bool:
+        """Whether these were in init_process_group, and no rank had come out of it."""
+        ranks = self.job.ranks
+        has_begun = any(rank.setup not in ("before init", "in init") for rank in ranks.values())
+        return not has_begun and all(ends.was_in_init(ranks[number]) for number in numbers)
 
     def _waiting(self) -> set[int]:
         are_open = self.job.columns.rows.open_seconds >= self.job.thresholds.lost_seconds
@@ -380,11 +393,13 @@ def _aborted(rank: Rank) -> bool:
     return rank.process.exit_reason.endswith("SIGABRT")
 
 
-def _is_in_message(rank: Rank) -> bool:
-    """Messages from any source, and those that ranks do not number alike, are in no comparison of calls."""
-    last = rank.calls[-1].operation.is_pairwise if rank.calls else False
-    is_open = any(group.is_pairwise and group.open_seconds is not None for group in rank.process_groups)
-    return last or is_open or rank.is_waiting
+def _sized_by_peers(rank: Rank) -> str:
+    """What it was in, if its peers say how much they send in it: messages, which ranks do not number alike, those from
+    any source, and collectives of which the sizes of one rank say nothing of those of another."""
+    found = [own.operation for own in rank.process_groups if own.open_seconds is not None and own.operation is not None]
+    if rank.is_waiting or any(each.is_pairwise for each in (*found, *(call.operation for call in rank.calls[-1:]))):
+        return "a message"
+    return next((each.name for each in found if each.name in _SIZED_BY_PEERS), "")
 
 
 def _is_done(job: Job, rank: Rank) -> bool:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ..view.waits import Wait
 
 _MAX_FACTS = 3
-_RACE = "some called it in the main thread and some in another one: two threads use one group, and chance orders them"
+_RACE = "some called it in the main thread and some in another one"
+_WHY = ("and it is unknown which are wrong", f"as {words.BY_CHANCE}")  # the latter where threads race
 _MAX_SIDES = 4
 # All ranks have to name one type in these, and do so in what a page says of them.
 _OF_ONE_TYPE = frozenset({
@@ -59,7 +60,7 @@ def inconsistent(job: Job, wait: Wait, explained_by: list[int] | None = None, ba
         suspects = explained_by
         sides = sorted(sides, key=lambda side: not set(side).isdisjoint(suspects))
     calls, what = called(sides, operations), f"#{wait.sequence} of {group.title}"
-    summary = f"ranks disagree on {what}, and it is unknown which are wrong: {', '.join(calls)}"
+    summary = f"ranks disagree on {what}, {_WHY[is_race]}: {', '.join(calls)}"
     if suspects:
         its, theirs = words.call(operations[suspects[0]]), words.call(operations[sides[0][0]])
         summary = f"{words.ranks(suspects)} called {its} as {what}, the other ranks {theirs}"
@@ -121,7 +122,7 @@ def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
         summary = f"{words.ranks(suspects)} called something else than the other ranks as {what}"
         if sides:
             told = " or ".join(map(words.ranks, sides))
-            summary = f"ranks disagree on {what}, and it is unknown which are wrong: {told}"
+            summary = f"ranks disagree on {what}, {_WHY[is_race]}: {told}"
         is_firm = difference.accused and not difference.is_by_line and 2 * len(suspects) < len(group.members)
         basis = Basis.STATE if is_firm else Basis.REMAINDER if is_race else Basis.COMPARISON
         return job.verdict(

@@ -6,7 +6,7 @@ A signal that is caught is no end: the job goes on after it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -59,12 +59,10 @@ def is_secondary(rank: Rank) -> bool:
     return rank.process.exit_kind == "interruption" or any(word in exit_reason for word in _SECONDARY)
 
 
-def are_within_init(ranks: Iterable[Rank], failed: Iterable[Rank]) -> bool:
-    """Whether these failed in init_process_group, and none had come out of it. Pages lack what fails at once in it."""
-    return all(rank.setup in ("before init", "in init") for rank in ranks) and all(
-        rank.setup == "in init" or any(word in rank.process.exit_reason.lower() for word in _OF_TRANSPORT)
-        for rank in failed
-    )
+def was_in_init(rank: Rank) -> bool:
+    """Whether it was in init_process_group when it was last heard of. Pages lack what fails at once in it."""
+    reason = rank.process.exit_reason.lower()
+    return rank.setup == "in init" or (rank.setup == "before init" and any(word in reason for word in _OF_TRANSPORT))
 
 
 def ran_out_of_time(rank: Rank) -> bool:

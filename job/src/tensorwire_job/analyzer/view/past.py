@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...model import holder_of_lock
-from .exit_reasons import LEFT, gone, ran_out_of_time, said
+from .exit_reasons import LEFT, gone, ran_out_of_time, said, was_in_init
 from .work import Work
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def _rank(rank: Rank, seconds: float, groups: dict[str, _PastOperations]) -> Ran
         heartbeat_seconds=max(_page_seconds(rank) - seconds, 0.0),
         activity=rank.activity if has_begun else "",
         activity_seconds=_before(rank.activity_seconds, seconds),
+        setup="in init" if was_in_init(rank) else rank.setup,
         setup_seconds=_before(rank.setup_seconds, seconds),
     )
 

@@ -116,8 +116,7 @@ def _between(before: Rank | None, now: Rank | None, seconds: float) -> str:
     read = (process.read_bytes - then.read_bytes) / seconds
     facts = [f"uses {100 * cpu:.0f} % of a CPU"] if cpu >= _CPU else []
     if _CPU_LEAST <= cpu < _CPU <= cpu + waits:  # other programs have it
-        rest = min(waits, 1.0 - cpu)  # threads that wait at once are counted one by one
-        facts = [f"uses {100 * cpu:.0f} % of a CPU and waits for one {words.percent(rest)} of the time"]
+        facts = [f"uses {100 * cpu:.0f} % of a CPU and waits for one {words.percent(waits)} of the time"]
     facts += [f"writes {words.nbytes(written)}/s"] if then.written_bytes >= 0 and written >= _WRITTEN else []
     facts += [f"reads {words.nbytes(read)}/s"] if then.read_bytes >= 0 and read >= _READ else []
     return ", ".join(facts)
