@@ -316,6 +316,7 @@ Fault decode_scaled(const Coded& coded, const BlockOutput& output, DecodeScratch
   if (fault) return fault;
   wrong = open_scales(coded, scaled);
   if (wrong != nullptr) return wrong;
+  const RoundingToNearest rounding;
   constexpr size_t kWidth = sizeof(uint16_t), kSegmentWords = kSegmentNbytes / kWidth;
   const size_t num_segments = ceil_div(coded.n, kSegmentWords);
   Prefetcher<kFirstLevel> prefetcher(output.next, num_segments);

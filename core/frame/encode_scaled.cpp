@@ -14,7 +14,9 @@ namespace {
 constexpr size_t kTile = 128;     // columns of a tile in which weights share a scale, by custom
 constexpr size_t kSeen = 256;     // words that are looked at before all of them are; fewer have no such kind
 constexpr unsigned kCodes = 127;  // magnitudes of codes but 0; 127 is no number of F8_E4M3
-constexpr uint16_t kMagnitude = 0x7fff, kMantissa = 0x7f;
+// Narrowings of a range of scales in a block, and more for each scale: so that no words make the search last.
+constexpr size_t kSteps = 2048, kStepsPerScale = 32;
+constexpr uint16_t kMagnitude = 0x7fff, kMantissa = 0x7f, kLeastNormal = 0x80, kInfinite = 0x7f80;
 
 // The number that each magnitude of a code stands for.
 struct Numbers {
@@ -37,12 +39,17 @@ double value_of(unsigned halves) {
   return load<float>(reinterpret_cast<const uint8_t*>(&bits));
 }
 
-// The first code whose number is at least x, the last one whose number is at most x; codes from 1 on.
-unsigned first_code(const double* numbers, unsigned most, double x) {
-  return static_cast<unsigned>(std::lower_bound(numbers + 1, numbers + most + 1, x) - numbers);
+// The last code whose number is at most x, which is positive; 0 if there is none.
+unsigned last_code(Codes codes, double x) {
+  if (codes == Codes::kI8) return x < kCodes ? static_cast<unsigned>(x) : kCodes;
+  if (x < 1.0 / 64) return static_cast<unsigned>(x * 512);
+  const uint64_t bits = load<uint64_t>(reinterpret_cast<const uint8_t*>(&x));
+  return static_cast<unsigned>(std::min<uint64_t>((bits >> 49) - ((1023 - 7) << 3), most_code(codes)));
 }
-unsigned last_code(const double* numbers, unsigned most, double x) {
-  return static_cast<unsigned>(std::upper_bound(numbers + 1, numbers + most + 1, x) - numbers) - 1;
+// The first code whose number is at least x. It may be one more than there are.
+unsigned first_code(Codes codes, double x) {
+  const unsigned last = last_code(codes, x);
+  return last + (kNumbers.of[static_cast<unsigned>(codes)][last] < x);
 }
 
 // The magnitudes of words that share a scale, ascending, and the code of each.
@@ -61,15 +68,17 @@ bool product_is(Codes codes, uint8_t code, float scale, uint16_t magnitude) {
 // A scale from `least` to `most` that makes codes of all magnitudes, if there is one. Each magnitude that only one code
 // has within the range narrows it. Where some have two codes left, each half is tried: rounding moves a large code by
 // nearly half of one, so that the nearest one may be wrong.
-bool fit(Codes codes, double least, double most, Magnitudes* magnitudes, float* scale) {
+bool fit(Codes codes, double least, double most, Magnitudes* magnitudes, float* scale, size_t* steps) {
   const double* const numbers = kNumbers.of[static_cast<unsigned>(codes)];
   for (bool settled = false; !settled;) {
+    if (*steps == 0) return false;
+    --*steps;
     double low = least, high = most;
     bool only = true;
     for (size_t i = 0; i < magnitudes->count; ++i) {
       const double below = value_of(2u * magnitudes->of[i] - 1), above = value_of(2u * magnitudes->of[i] + 1);
-      const unsigned first = first_code(numbers, most_code(codes), below / most);
-      const unsigned last = last_code(numbers, most_code(codes), above / least);
+      const unsigned first = first_code(codes, below / most);
+      const unsigned last = last_code(codes, above / least);
       if (first > last) return false;
       only &= first == last;
       if (first != last) continue;
@@ -83,7 +92,7 @@ bool fit(Codes codes, double least, double most, Magnitudes* magnitudes, float* 
     if (!settled || only) continue;
     const double middle = (least + most) / 2;
     if (most - least <= least / (1 << 24)) return false;  // no float lies between them
-    return fit(codes, least, middle, magnitudes, scale) || fit(codes, middle, most, magnitudes, scale);
+    return fit(codes, least, middle, magnitudes, scale, steps) || fit(codes, middle, most, magnitudes, scale, steps);
   }
   *scale = static_cast<float>((least + most) / 2);
   const uint32_t exponent = load<uint32_t>(reinterpret_cast<const uint8_t*>(scale)) >> 23;
@@ -106,23 +115,40 @@ bool halve(Magnitudes* magnitudes) {
   return true;
 }
 
-bool find_scale(Codes codes, Magnitudes* magnitudes, float* scale) {
+// Whether the magnitudes are products of this scale. Codes of F8_E4M3 lie so far apart that the nearest one is the one.
+bool scale_is(float scale, Magnitudes* magnitudes) {
+  constexpr Codes kThese = Codes::kF8E4M3;
+  const double* const numbers = kNumbers.of[static_cast<unsigned>(kThese)];
+  for (size_t i = 0; i < magnitudes->count; ++i) {
+    const double x = value_of(2u * magnitudes->of[i]) / static_cast<double>(scale);
+    unsigned code = last_code(kThese, x);
+    code += code < most_code(kThese) && numbers[code + 1] - x < x - numbers[code];
+    magnitudes->codes[i] = static_cast<uint8_t>(code);
+    if (!product_is(kThese, magnitudes->codes[i], scale, magnitudes->of[i])) return false;
+  }
+  return true;
+}
+
+bool find_scale(Codes codes, Magnitudes* magnitudes, float* scale, size_t* steps) {
   *scale = 1;
   if (magnitudes->count == 0) return true;
+  // No product is subnormal or infinite.
+  if (magnitudes->of[0] < kLeastNormal || magnitudes->of[magnitudes->count - 1] >= kInfinite) return false;
   const double* const numbers = kNumbers.of[static_cast<unsigned>(codes)];
   const unsigned top = 2u * magnitudes->of[magnitudes->count - 1];
   // Of F8_E4M3 a code an exponent lower is the same with twice the scale.
   const unsigned most = most_code(codes), few = codes == Codes::kF8E4M3 ? 8 : most;
   for (unsigned largest = most; largest > most - few; --largest) {
-    if (fit(codes, value_of(top - 1) / numbers[largest], value_of(top + 1) / numbers[largest], magnitudes, scale))
+    if (fit(codes, value_of(top - 1) / numbers[largest], value_of(top + 1) / numbers[largest], magnitudes, scale, steps))
       return true;
   }
   return false;
 }
 
-// Which words share a scale: runs of `width` words, those with the same number modulo `num_scales`.
+// Which words share a scale: runs of `width` words, those with the same number modulo `num_scales`. A scale is likely to
+// be that of number less `recurs`, if that is not 0.
 struct Sharing {
-  size_t width, num_scales;
+  size_t width, num_scales, recurs = 0;
 };
 
 struct Search {
@@ -180,11 +206,16 @@ struct Search {
   bool find() const {
     float* const scales = block.scratch->scales;
     float largest = 0;
+    const size_t recurs = sharing.recurs;
+    size_t steps = kSteps + kStepsPerScale * sharing.num_scales;
     for (size_t s = 0; s < sharing.num_scales; ++s) {
       Magnitudes magnitudes;
-      if (!collect(s, &magnitudes) || !find_scale(codes, &magnitudes, scales + s)) return false;
+      if (!collect(s, &magnitudes)) return false;
+      const bool again = recurs != 0 && s >= recurs && scale_is(scales[s - recurs], &magnitudes);
+      if (again) scales[s] = scales[s - recurs];
+      if (!again && !find_scale(codes, &magnitudes, scales + s, &steps)) return false;
       // Alike, so that codes have the same distribution throughout.
-      while (codes == Codes::kF8E4M3 && magnitudes.count != 0 && 2 * scales[s] <= largest && halve(&magnitudes)) {
+      while (!again && codes == Codes::kF8E4M3 && magnitudes.count != 0 && 2 * scales[s] <= largest && halve(&magnitudes)) {
         scales[s] *= 2;
       }
       if (magnitudes.count != 0) largest = std::max(largest, scales[s]);
@@ -209,7 +240,7 @@ size_t sharings(Codes codes, size_t n, size_t row, Sharing* found) {
   if (rows) found[count++] = {row, n / row};
   if (codes == Codes::kI8) return count;
   if (rows && row % kTile == 0 && row > kTile) found[count++] = {kTile, row / kTile};
-  if (n > kTile) found[count++] = {kTile, ceil_div(n, kTile)};
+  if (n > kTile) found[count++] = {kTile, ceil_div(n, kTile), row % kTile == 0 ? row / kTile : 0};
   return count;
 }
 
@@ -256,6 +287,7 @@ bool may_be_scaled(const Block& block) {
 }
 
 size_t encode_scaled(const Block& block) {
+  const RoundingToNearest rounding;
   for (const Codes codes : {Codes::kF8E4M3, Codes::kI8}) {
     if (!likely(codes, block.words)) continue;
     Sharing found[4];

@@ -1,4 +1,5 @@
 // Products of scales and codes on the target that TENSORWIRE_CPU names, against arithmetic in double, which is exact.
+#include <cfenv>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -6,6 +7,7 @@
 
 #include "tests/check.h"
 #include "tests/random.h"
+#include "tests/sources.h"
 #include "tests/target.h"
 #include "transforms/scaled.h"
 
@@ -57,6 +59,34 @@ void test_what_is_no_number() {
   }
 }
 
+tests::Bytes encoded(const tests::Bytes& words) {
+  tw_frame frame = tests::new_frame("BF16", 16, {words.size() / 2}, TW_COMPACT, tests::BlockWords(1280));
+  return tests::compress(&frame, words);
+}
+
+tests::Bytes decoded(const tests::Bytes& bytes) {
+  const tw_frame frame = tests::frame_of(bytes);
+  tests::Bytes words(frame.uncompressed_nbytes);
+  tw_error error;
+  CHECK(tw_decode(&frame, bytes.data(), bytes.data() + frame.header_nbytes, 0, frame.data_nbytes, nullptr, 0, 0, 0,
+                  words.size(), words.data(), 1, nullptr, 0, nullptr, &error) == TW_OK);
+  return words;
+}
+
+// A thread may round as it likes: frames and words are the same, and it goes on as it did.
+void test_rounding_of_the_thread() {
+  for (const tw::Codes codes : {tw::Codes::kF8E4M3, tw::Codes::kI8}) {
+    const tests::Bytes words = decoded(tests::make_scaled_source(codes).frame), bytes = encoded(words);
+    CHECK(tests::infos_of(tests::frame_of(bytes), bytes)[0].extended == tw::kScaled);
+    for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+      std::fesetround(mode);
+      const bool same = encoded(words) == bytes && decoded(bytes) == words, kept = std::fegetround() == mode;
+      std::fesetround(FE_TONEAREST);
+      CHECK(same && kept);
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -73,6 +103,7 @@ int main() {
     }
   }
   test_what_is_no_number();
+  test_rounding_of_the_thread();
   std::printf("ok\n");
   return 0;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -129,6 +130,18 @@ def test_parts() -> None:
     decoded, coding = decode_block(example("A block of kind parts"), 512, LAYOUT, "compact")
     assert decoded.tolist() == [0x3F80] * 256 + [0x3F80, 0x4000] * 128
     assert coding == "parts(constant;stored)"
+
+
+def test_scaled() -> None:
+    """The products by floats of NumPy: the reference has them in integers."""
+    i = np.arange(32)
+    numbers = np.where(i % 3 == 2, -1, 1) * (1 + i % 8 / 8).astype(np.float32)
+    words = (numbers * np.float32([0.3, 0.1])[i // 8 % 2]).astype(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
+    decoded, coding = decode_block(example("A block of kind scaled"), 32, LAYOUT, "compact")
+    assert decoded.tolist() == words.tolist()
+    assert coding == "scaled/0(width=8,num_scales=2,stored)"
+    said = re.findall(r"\b[3B][0-9A-E][0-9A-F]{2}\b", section("A block of kind scaled"))
+    assert said == [f"{words[k]:04X}" for k in (*range(4), *range(8, 12))]
 
 
 def test_sparse() -> None:

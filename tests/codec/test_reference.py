@@ -96,6 +96,7 @@ def test_golden_frames_have_every_coding() -> None:
         *(f"cascade2/{row}" for row in range(6)),
         *(f"entropy/{k}" for k in range(4)),
         *(f"{kind}/{mask}" for kind in ("zeros", "modal") for mask in range(7)),
+        *(f"scaled/{codes}" for codes in range(2)),
         *("constant", "stored", "plain", "same", "sparse", "dense", "parts"),
     }
     assert variants == wanted
