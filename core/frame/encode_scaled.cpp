@@ -215,7 +215,7 @@ struct Search {
       if (again) scales[s] = scales[s - recurs];
       if (!again && !find_scale(codes, &magnitudes, scales + s, &steps)) return false;
       // Alike, so that codes have the same distribution throughout.
-      while (!again && codes == Codes::kF8E4M3 && magnitudes.count != 0 && 2 * scales[s] <= largest && halve(&magnitudes)) {
+      while (codes == Codes::kF8E4M3 && magnitudes.count != 0 && 2 * scales[s] <= largest && halve(&magnitudes)) {
         scales[s] *= 2;
       }
       if (magnitudes.count != 0) largest = std::max(largest, scales[s]);
