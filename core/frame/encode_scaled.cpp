@@ -59,10 +59,11 @@ struct Magnitudes {
   uint8_t codes[kCodes];
 };
 
-bool product_is(Codes codes, uint8_t code, float scale, uint16_t magnitude) {
-  uint16_t word = 0;
-  scaled_kernels.multiply(codes, &code, 1, scale, reinterpret_cast<uint8_t*>(&word));
-  return word == magnitude;
+// Whether the magnitudes are those of the products of their codes.
+bool products_are(Codes codes, float scale, const Magnitudes& magnitudes) {
+  uint16_t words[kCodes];
+  scaled_kernels.multiply(codes, magnitudes.codes, magnitudes.count, scale, reinterpret_cast<uint8_t*>(words));
+  return std::memcmp(words, magnitudes.of, magnitudes.count * sizeof *words) == 0;
 }
 
 // A scale from `least` to `most` that makes codes of all magnitudes, if there is one. Each magnitude that only one code
@@ -97,10 +98,7 @@ bool fit(Codes codes, double least, double most, Magnitudes* magnitudes, float* 
   *scale = static_cast<float>((least + most) / 2);
   const uint32_t exponent = load<uint32_t>(reinterpret_cast<const uint8_t*>(scale)) >> 23;
   if (exponent < kLeastScale || exponent > kMostScale) return false;
-  for (size_t i = 0; i < magnitudes->count; ++i) {
-    if (!product_is(codes, magnitudes->codes[i], *scale, magnitudes->of[i])) return false;
-  }
-  return true;
+  return products_are(codes, *scale, *magnitudes);
 }
 
 // Codes of F8_E4M3 that are an exponent smaller, with twice the scale; false if there are none.
@@ -124,9 +122,8 @@ bool scale_is(float scale, Magnitudes* magnitudes) {
     unsigned code = last_code(kThese, x);
     code += code < most_code(kThese) && numbers[code + 1] - x < x - numbers[code];
     magnitudes->codes[i] = static_cast<uint8_t>(code);
-    if (!product_is(kThese, magnitudes->codes[i], scale, magnitudes->of[i])) return false;
   }
-  return true;
+  return products_are(kThese, scale, *magnitudes);
 }
 
 bool find_scale(Codes codes, Magnitudes* magnitudes, float* scale, size_t* steps) {
