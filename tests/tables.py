@@ -362,7 +362,9 @@ def models() -> Rows:
 
 
 def dequantized() -> Rows:
-    form = "{fast:.2f} | {fast decompress:.1f} | {compact:.2f} | {compact decompress:.1f}"
+    """Ratios, and GB/s of the last one."""
+    ratios = "{fast:.2f} | {zipnn:.2f} | {other kinds:.2f} | {compact:.2f}"
+    form = f"{ratios} | {{compact compress:.2f}} | {{compact decompress:.1f}}"
     return {f"{each['form']}, {each['data']}": form.format_map(each) for each in results("dequantized")["rows"]}
 
 

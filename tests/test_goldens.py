@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIGESTS = {
-    "v1": "9dcc172ecd741700197a1dd620b309a2c79e9e523ad4403f6eb5e6fcd91a184b",
+    "v1": "410885bdaaf3e45877f1b28feeb9999ad0209f929a0f258b6ec5897a14aea98a",
     "checkpoints/v1": "6b1011344f81e1d00cf559bea09652915ccc93d052c959803856b3718658c7ca",
 }
 

@@ -1,7 +1,8 @@
 """BF16 words that were made of 8-bit codes and scales: python -m benchmarks.codecs.dequantized.
 
 Weights are quantized by absmax, and become BF16 again. `compact` finds codes and scales in the words (kind scaled),
-other profiles do not. Speeds are of the CPU time of one thread. Results go to benchmarks/results/dequantized.json.
+other profiles do not. `other kinds`: what `compact` takes where one word in OUTLIER_EVERY is too large for any scale of
+its neighbours. Speeds are of the CPU time of one thread. Results go to benchmarks/results/dequantized.json.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from tensorwire.codec import Profile
 
 PROFILES: tuple[Profile, ...] = ("fast", "compact")
-ROUNDS = 15
+ROUNDS = 9
 TILE = 128
+OUTLIER_EVERY = 8192
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,26 @@ def measure(matrices: list[Any], form: Form) -> dict[str, Any]:
         row[profile] = nbytes / sum(map(len, frames))
         calls[profile, "compress"] = partial(_compress, words, profile)
         calls[profile, "decompress"] = partial(_decompress, frames, [np.empty_like(each) for each in words])
+    others = [compress(with_outliers(each), dtype="BF16", profile="compact") for each in words]
+    row["other kinds"] = nbytes / sum(map(len, others))
+    row["zipnn"] = nbytes / sum(len(_zipnn(each)) for each in words)
     with pinned(1):
         seconds = cpu_by_turns(calls, ROUNDS)
     return row | {" ".join(name): speed(seconds[name], nbytes)["median"] for name in calls}
+
+
+def with_outliers(words: Any) -> Any:
+    """The words, but some of 2^100."""
+    changed = words.copy()
+    changed.reshape(-1)[::OUTLIER_EVERY] = 100 + 127 << 7
+    return changed
+
+
+def _zipnn(words: Any) -> bytes:
+    from zipnn import ZipNN
+
+    compressed: bytes = ZipNN(bytearray_dtype="bfloat16").compress(bytearray(words.tobytes()))
+    return compressed
 
 
 def _compress(words: list[Any], profile: Profile) -> None:
@@ -114,7 +133,12 @@ def main() -> None:
         for load in (normal, minilm)
         for name, form in FORMS.items()
     ]
-    columns = [("data", "data", ""), ("words", "form", "")]
+    columns = [
+        ("data", "data", ""),
+        ("words", "form", ""),
+        ("`compact`, other kinds", "other kinds", ".3f"),
+        ("ZipNN", "zipnn", ".3f"),
+    ]
     for profile in PROFILES:
         columns += [(f"`{profile}`", profile, ".3f")]
         columns += [(f"{what}, GB/s", f"{profile} {what}", ".2f") for what in ("compress", "decompress")]

@@ -69,7 +69,8 @@ struct BlockSpec {
   BlockSpec inner(const Layout& of) const { return {of, profile, false, nullptr, kBlockAlign, 0}; }
   // That of a part of the block, from word `first` on.
   BlockSpec part(size_t first) const {
-    return {dtype, profile, relative, base == nullptr ? nullptr : base + first * dtype.word_nbytes, kBlockAlign, 0, row_words};
+    return {dtype,       profile, relative, base == nullptr ? nullptr : base + first * dtype.word_nbytes,
+            kBlockAlign, 0,       row_words};
   }
 };
 

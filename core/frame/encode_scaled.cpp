@@ -136,14 +136,15 @@ bool find_scale(Codes codes, Magnitudes* magnitudes, float* scale, size_t* steps
   // Of F8_E4M3 a code an exponent lower is the same with twice the scale.
   const unsigned most = most_code(codes), few = codes == Codes::kF8E4M3 ? 8 : most;
   for (unsigned largest = most; largest > most - few; --largest) {
-    if (fit(codes, value_of(top - 1) / numbers[largest], value_of(top + 1) / numbers[largest], magnitudes, scale, steps))
+    if (fit(codes, value_of(top - 1) / numbers[largest], value_of(top + 1) / numbers[largest], magnitudes, scale,
+            steps))
       return true;
   }
   return false;
 }
 
-// Which words share a scale: runs of `width` words, those with the same number modulo `num_scales`. A scale is likely to
-// be that of number less `recurs`, if that is not 0.
+// Which words share a scale: runs of `width` words, those with the same number modulo `num_scales`. A scale is likely
+// to be that of number less `recurs`, if that is not 0.
 struct Sharing {
   size_t width, num_scales, recurs = 0;
 };
