@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from benchmarks.codecs.dequantized import FORMS, multiplied
 from tensorwire.checkpoint import compress_checkpoint, estimate_ratio, inspect
 from tests.support.checkpoint_models import container, random_bytes, weights
 
@@ -53,6 +54,18 @@ def test_the_range_holds_what_compressing_gives(tmp_path: Path) -> None:
     assert found.lowest_ratio < done.ratio < found.highest_ratio
     assert found.ratio == pytest.approx(done.ratio, rel=0.03)
     assert same_each_time(path, threads=1) == same_each_time(path, threads=3)
+
+
+def test_samples_are_whole_rows(tmp_path: Path) -> None:
+    """Rows that have a scale each: `compact` finds them where they begin."""
+    words = multiplied(
+        *FORMS["int8, a scale for each row"].quantize(np.random.default_rng(5).standard_normal((700, 1000), np.float32))
+    )
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(container([("w", "BF16", words.shape, words.tobytes())]))
+    done = compress_checkpoint(path, tmp_path / "x.safetensors", profile="compact")
+    assert done.ratio > 2
+    assert estimate_ratio(path, profile="compact").ratio == pytest.approx(done.ratio, rel=0.02)
 
 
 def test_the_storages_of_torch_files_are_sampled(model: Path, tmp_path: Path) -> None:

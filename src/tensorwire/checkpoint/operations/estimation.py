@@ -135,7 +135,7 @@ def tensors_of(stored: StoredFile) -> list[Candidate]:
 
 def sampled_share(tensors: Sequence[Candidate], profile: Profile, threads: int | None) -> Share:
     """What compressing tensors is expected to give, from the samples that `estimate_ratio` describes."""
-    samples = _samples([tensor.entry.nbytes for tensor in tensors])
+    samples = _samples([(tensor.entry.nbytes, _row_nbytes(tensor.entry)) for tensor in tensors])
 
     def encode(sample: tuple[int, int]) -> tuple[int, int]:
         index, start = sample
@@ -150,35 +150,44 @@ def sampled_share(tensors: Sequence[Candidate], profile: Profile, threads: int |
     return Share(value, error, len(sizes), sample_nbytes)
 
 
-def _samples(sizes: list[int]) -> list[tuple[int, int]]:
-    """Index of a tensor and offset in it, for each sample."""
-    ends = list(accumulate(sizes))
+def _row_nbytes(entry: TensorEntry) -> int:
+    """Size of a row, since rows may share scales; 1 where it is not whole bytes, or more than a sample."""
+    bits = entry.shape[-1] * dtype_bits(entry.dtype) if len(entry.shape) > 1 else 8
+    return bits // 8 if bits % 8 == 0 and 0 < bits // 8 <= _SAMPLE_NBYTES else 1
+
+
+def _samples(sizes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Index of a tensor and offset in it, for each sample. Sizes are those of a tensor and of its rows."""
+    ends = list(accumulate(size for size, _ in sizes))
     total = ends[-1] if ends else 0
     if total <= _NUM_SAMPLES * _SAMPLE_NBYTES:
-        return [(index, start) for index, size in enumerate(sizes) for start in range(0, size, _SAMPLE_NBYTES)]
+        steps = [_SAMPLE_NBYTES // row * row for _, row in sizes]
+        return [(index, start) for index, (size, _) in enumerate(sizes) for start in range(0, size, steps[index])]
     generator = random.Random(0)
     samples = []
     for part in range(_NUM_SAMPLES):
         position = generator.randrange(total * part // _NUM_SAMPLES, total * (part + 1) // _NUM_SAMPLES)
         index = bisect_right(ends, position)
         # A sample that the end of its tensor would cut begins earlier.
-        last = max(0, sizes[index] - _SAMPLE_NBYTES)
-        samples.append((index, min(position - ends[index] + sizes[index], last)))
+        size, row = sizes[index]
+        start = min(position - ends[index] + size, max(0, size - _SAMPLE_NBYTES))
+        samples.append((index, start - start % row))
     return samples
 
 
 def _encode(tensor: Candidate, start: int, profile: Profile) -> tuple[int, int]:
     """Size of the sample from `start` on, and what it takes: compressed, if a frame of it all would save enough."""
-    entry, bits = tensor.entry, dtype_bits(tensor.entry.dtype)
+    entry, bits, row = tensor.entry, dtype_bits(tensor.entry.dtype), _row_nbytes(tensor.entry)
     start -= start % max(1, bits // 8)
-    data = new_buffer(min(_SAMPLE_NBYTES, entry.nbytes - start))
+    data = new_buffer(min(_SAMPLE_NBYTES // row * row, entry.nbytes - start))
     with ErrorContext(file=tensor.path, tensor=entry.name), open_input(tensor.path) as file:
         file.read_into(tensor.start + start, data)
         if any(_has(other, start, data) for other in tensor.like):
             return len(data), 0
         if not may_save(entry.dtype, entry.nbytes):
             return len(data), len(data)
-        nbytes = len(compress(data, profile=profile, dtype=entry.dtype, shape=(len(data) * 8 // bits,), threads=1))
+        shape = (len(data) * 8 // bits,) if row == 1 else (len(data) // row, entry.shape[-1])
+        nbytes = len(compress(data, profile=profile, dtype=entry.dtype, shape=shape, threads=1))
     return len(data), nbytes if saves(nbytes * entry.nbytes // len(data), entry.nbytes) else len(data)
 
 
