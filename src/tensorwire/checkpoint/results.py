@@ -267,8 +267,8 @@ class TensorInfo:
         stored_nbytes: size in the file: frame and padding, or `nbytes` if it is stored plain.
         profile: "enec", "fast", "compact" or "resident"; None if it is stored plain.
         num_blocks: blocks of the frame by kind ("stored", "constant", "enec", "cascade", "entropy", "plain",
-            "zeros", "cascade2", "modal"; of a relative frame also "same", "sparse", "dense"); None if it is stored
-            plain.
+            "zeros", "cascade2", "modal", "scaled", "parts"; of a relative frame also "same", "sparse", "dense"); None
+            if it is stored plain.
         base_name: for a relative tensor, what the base calls the tensor that it is relative to; else None.
         base_file: the path, in its directory, of the other file that holds that tensor; None if a base has to be given.
         base_hash: the content hash that this tensor must have.
