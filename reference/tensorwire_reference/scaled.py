@@ -65,7 +65,8 @@ def multiply(codes: "np.ndarray", variant: int, scales: "np.ndarray") -> U64:
         product, power = _rounded(product, power, significant)
     # The product has 8 significant bits now, if it is not 0.
     magnitude = np.where(number == 0, 0, (power + 134 << 7) + (product & 0x7F))
-    return (magnitude | negative.astype(np.int64) << 15).astype(np.uint64)
+    words: U64 = (magnitude | negative.astype(np.int64) << 15).astype(np.uint64)
+    return words
 
 
 def _rounded(product: "np.ndarray", power: "np.ndarray", significant: int) -> "tuple[np.ndarray, np.ndarray]":
