@@ -18,6 +18,7 @@ from benchmarks import environment, pages
 from benchmarks.device.machine_code import Code, Some, Tools
 from benchmarks.tables import filled
 from tensorwire.torch.device.driver import Kernel
+from tensorwire.torch.device.writing.new_frames import STEPS_NBYTES, tiers_room_nbytes
 
 ARCHITECTURES = (80, 90, 100)
 _COUNTED = 90
@@ -27,7 +28,6 @@ _WARPS = 8
 _RUN = 256
 LATER = (8976, 5144, 2586, 389)
 """Numbers in the second and later tiers of such a block in profile `fast`, the last one as bytes left out."""
-_STEPS_NBYTES = 47_712  # of shared memory
 _GROUP_NBYTES = 4 * 9216  # of a warpgroup
 _SLOTS_NBYTES = 13 << 10  # of shared memory, for each warp that multiplies
 _COPIED_NBYTES, _ROOM_NBYTES = 2664, 20 << 10
@@ -36,7 +36,7 @@ FAST_LATER = (8976, 1336, 12)
 """The same of such a block as a device encodes it: in tiers 2 and 3, and bytes."""
 _FAST_NBYTES = 43744
 """What it takes."""
-_FAST_SHARED_NBYTES = 35328 + 47168
+_FAST_SHARED_NBYTES = tiers_room_nbytes(_WORDS) + 47168
 """Shared memory for the encoder, and for the block."""
 _TILE_WORDS = 16 * 4096
 """Words of a tile of a matrix with 4096 columns, two blocks."""
@@ -263,7 +263,7 @@ def _of_steps() -> Counted:
     placed = (1, 1, 0, 0, 1)  # blocks before it, until they have told; scrambled pieces; the copy
     return Counted(
         "encode `sparse`, 1.8 % changed", Kernel("write_steps.cuh", "write_steps<Bf16>"), 256, _WORDS,
-        (*changed, *parts, *joined, *[0] * 15, *checksum, *placed), _STEPS_NBYTES, going_on=(2 / _WARPS,),
+        (*changed, *parts, *joined, *[0] * 15, *checksum, *placed), STEPS_NBYTES, going_on=(2 / _WARPS,),
         most=20, at_once=4,
     )  # fmt: skip
 
@@ -280,7 +280,7 @@ def _of_dense() -> Counted:
     placed = (1, 8, 0, 0, 9)  # blocks before it, until they have told; scrambled pieces; the copy
     return Counted(
         "encode `dense`, 30 % changed", Kernel("write_steps.cuh", "write_steps<Bf16>"), 256, _WORDS,
-        (*compared, *sparse, *symbols, *places, *checksum, *placed), _STEPS_NBYTES, going_on=(2 / _WARPS,),
+        (*compared, *sparse, *symbols, *places, *checksum, *placed), STEPS_NBYTES, going_on=(2 / _WARPS,),
         most=200, at_once=4,
     )  # fmt: skip
 
@@ -345,7 +345,7 @@ KERNELS = (
             f"encode `sparse` in {dtype}",
             Kernel("write_steps.cuh", f"write_steps<{layout}>"),
             256,
-            shared_nbytes=_STEPS_NBYTES,
+            shared_nbytes=STEPS_NBYTES,
         )
         for dtype, layout in (("F16", "F16"), ("F8_E4M3", "F8E4M3"), ("F8_E5M2", "F8E5M2"))
     ),

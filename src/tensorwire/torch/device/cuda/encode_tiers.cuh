@@ -345,7 +345,9 @@ struct CascadeEnd {
     words[0] = tiers.lo | below << 8 | counts[2] << 24;
     words[1] = counts[2] >> 8 | counts[3] << 8 | counts[4] << 24;
     words[2] = counts[4] >> 8 | counts[5] << 8 | counts[6] << 24;
-    words[3] = counts[6] >> 8 | (VARIANT < 8 ? VARIANT << 5 | 3 : 1 | (VARIANT - 8) << 13 | 7 << 8) << 8;
+    constexpr u32 ENDS =
+        VARIANT < 8 ? tag_of(kKindCascade, VARIANT) : kExtendedCascade2 | tag_of(kKindExtended, VARIANT - 8) << 8;
+    words[3] = counts[6] >> 8 | ENDS << 8;
   }
 
   METHOD u32 operator()(u32 i) const {
@@ -362,7 +364,8 @@ DEV Encoded encode_tiers(const u8* words, u32 n, const Tiers<WIDTHS>& tiers, u32
   if (tiers.alike && raw > align && is_constant<L>(words, n, room.samples)) {
     u32 word = word_at<L>(words, 0);
     if (align <= capacity)
-      finish_block(out, 0, align, L::NBYTES + 1, [&](u32 i) -> u32 { return i == L::NBYTES ? 1 : word >> 8 * i; });
+      finish_block(out, 0, align, L::NBYTES + 1,
+                   [&](u32 i) -> u32 { return i == L::NBYTES ? tag_of(kKindConstant) : word >> 8 * i; });
     return {align, 0, 0};
   }
   Streams<WIDTHS> streams = {{0, n}, field_nwords(n, L::REST_BITS) + field_nwords(n, W)};

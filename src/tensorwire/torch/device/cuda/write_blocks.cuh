@@ -22,7 +22,7 @@
 #include "encode.cuh"
 #include "new_frames.cuh"
 
-constexpr u32 kLeaf = 1u << 31, kStored = 1u << 31;
+constexpr u32 kLeaf = 1u << 31;
 constexpr u32 kListNbytes = 256;  // of shared memory, for escapes of a warp
 
 template <class L>
@@ -63,7 +63,7 @@ struct Work {
   METHOD void write_entry(bool stored) const {
     u64 units = (nbytes_of(place) - header_nbytes(frame, place)) / kAlignment;
     u64* index = (u64*)((u8*)frame.slot + frame.index_at);
-    index[item] = pair64((u32)units | (stored ? kStored : 0), checksum);
+    index[item] = pair64((u32)units | (stored ? kIsStored : 0), checksum);
   }
 };
 
