@@ -127,7 +127,8 @@ def _written(what: str, *, hashes: bool, most: float) -> Counted:
     if hashes:
         sums = (_BLOCK_NBYTES // 1024 / _WARPS, once, 1, 0)  # whole pieces, and the last one
         chain = (0, Some(once, 6), 0)  # eight of 48 pieces at a time
-    place, copies, leaf = (once, 1), (0, 0, _BLOCK_NBYTES // 4096 / 4), (0,) * 7  # where blocks before it end
+    copies = (0, 0, _BLOCK_NBYTES // 4096 / 4, once)  # of stored words; of what is coded, four at a time, the last ones
+    place, leaf = (once, 1), (0,) * 7  # where blocks before it end
     loops = (sampled, constant, *encoded, *stored, *sums, *place, *chain, *copies, *leaf)
     kernel, going_on = Kernel("write_blocks.cuh", "write_blocks<Resident<Bf16>>"), (1, 1, 1, once, 0, 0)
     return Counted(what, kernel, 256, _WORDS, loops, _WRITTEN_SHARED_NBYTES, going_on, most=most, at_once=4)
@@ -136,7 +137,7 @@ def _written(what: str, *, hashes: bool, most: float) -> Counted:
 def _hashed_leaf() -> Counted:
     """A leaf of 65,536 words, by the same kernel."""
     once = 1 / _WARPS
-    loops = (*(0,) * 21, 127 / _WARPS, Some(once, 1), 1, 0, 0, Some(once, 15), Some(once, 7))
+    loops = (*(0,) * 22, 127 / _WARPS, Some(once, 1), 1, 0, 0, Some(once, 15), Some(once, 7))
     kernel, going_on = Kernel("write_blocks.cuh", "write_blocks<Resident<Bf16>>"), (1, 1, 1, 1, once, 1)
     what = "hash a leaf beside blocks"
     return Counted(what, kernel, 256, 2 * _WORDS, loops, _WRITTEN_SHARED_NBYTES, going_on, most=4, at_once=4)
@@ -171,7 +172,7 @@ def _of_fast_blocks() -> tuple[float | Some, ...]:
         Some(one, 1), Some(2 * one, 1), 0, 0,  # bytes; the descriptor; stored and equal words
         pieces / _WARPS, Some(one, 1), Some(one, 4), Some(one, 0),  # sums of pieces, of the last one
         one, 1, 0, *(Some(one, trips) for trips in divmod(pieces, 8)),  # the place, by another warp; their chain
-        0, 0, _FAST_NBYTES / 16384,  # copies of stored words, and of what is coded
+        0, 0, _FAST_NBYTES // 16384, _FAST_NBYTES % 16384 / 4096,  # copies of stored words, and of what is coded
         *[0] * 7,  # leaves
     )  # fmt: skip
 

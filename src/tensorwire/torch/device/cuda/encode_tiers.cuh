@@ -30,25 +30,8 @@ DEV u32 at_least(u32 octets, u32 least) {
   return (((octets & 0x7f7f7f7fu) + (128 - least) * kOnes) | octets) & 0x80808080u;
 }
 
-// From words to steps from an exponent `lo`, a byte each, and to the bytes of their rests.
-template <class L>
-struct Steps {
-  u32 added;
-
-  METHOD explicit Steps(u32 lo) : added(L::EXPONENT_BITS == 8 ? (256 - lo & 255) * 0x01000100u : (128 - lo) * kOnes) {}
-
-  METHOD u32 of_group(const u32* words, u32* rest) const {
-    u32 x = split_group<L, 1>(words, rest);
-    if constexpr (L::EXPONENT_BITS < 8) {
-      return (x + added) ^ 0x80808080u;  // exponents are so few that no byte carries
-    } else {
-      static_assert(L::NBYTES == 2 && L::MANTISSA_BITS == 7, "bfloat16");
-      // Without signs the lower byte of a word takes the carry of the word before it.
-      u32 first = words[0] & 0x7fff7fffu, second = words[1] & 0x7fff7fffu;
-      return prmt(add_scaled(first, 2, added), add_scaled(second, 2, added), 0x7531);
-    }
-  }
-};
+// a + b, in each byte.
+DEV u32 sums_of_bytes(u32 a, u32 b) { return ((a & 0x7f7f7f7fu) + (b & 0x7f7f7f7fu)) ^ ((a ^ b) & 0x80808080u); }
 
 // What a lane has of a run: digits, a byte each, and what the list gets: steps of the exponents that escape, and zeros.
 struct Numbers {
@@ -320,10 +303,10 @@ DEV bool encode_later(const Tiers<WIDTHS>& tiers, u32 start, u32* out, Streams<W
     return encode_later<WIDTHS, T + 1>(tiers, start - below, out, streams, room);
   } else {
     __syncthreads();
-    Interval interval(0 - start & 255);
+    u32 starts = (start & 255) * kOnes;
 #pragma unroll 1
     for (u32 i = 4 * threadIdx.x; stored && i < count; i += 4 * kEncoders) {
-      u32 x = interval.steps(*(const u32*)(room.list + i));
+      u32 steps = *(const u32*)(room.list + i), x = sums_of_bytes(steps, starts);
       field[i / 4] = count - i < 4 ? x & ((1u << (count - i) * 8) - 1) : x;
     }
     return true;

@@ -79,6 +79,18 @@ DEV void write_leaf(const NewFrame& frame, u32 leaf, u64* leaves, u64* sums) {
   hash_leaf<kWritingWarps>((const u8*)frame.content, frame.nbytes, leaf, sums, hash);
 }
 
+// Copy the first 16 of so many bytes, and each 16 that all threads together come to, four at a time.
+DEV void copy_shared(u8* to, const u8* from, u32 nbytes) {
+  constexpr u32 STEP = 16 * kWriters, AT_ONCE = 4;
+  u32 at = 0;
+#pragma unroll 1
+  for (; at + (AT_ONCE - 1) * STEP < nbytes; at += AT_ONCE * STEP, to += AT_ONCE * STEP)
+#pragma unroll
+    for (u32 i = 0; i < AT_ONCE; i++) *(uint4*)(to + i * STEP) = *(const uint4*)(from + at + i * STEP);
+#pragma unroll 1
+  for (; at < nbytes; at += STEP, to += STEP) *(uint4*)to = *(const uint4*)(from + at);
+}
+
 template <class ENCODER>
 GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
     write_blocks(const NewFrame* __restrict__ frames, const u32* __restrict__ items, u64* ends, u64* leaves,
@@ -119,11 +131,7 @@ GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
   if (block.stored) {
     copy_pieces<uint4>(work.at(), bytes, block.nbytes, t, kWriters);
   } else {
-    u8* to = kept(work.at() + 16 * t);
-    const u8* from = coded + 16 * t;
-#pragma unroll 4
-    for (u32 i = 16 * t; i < block.nbytes; i += 16 * kWriters, to += 16 * kWriters, from += 16 * kWriters)
-      *(uint4*)to = *(const uint4*)from;
+    copy_shared(kept(work.at() + 16 * t), coded + 16 * t, block.nbytes - min(block.nbytes, 16 * t));
   }
   if (t == 0) work.write_entry(block.stored);
 }
