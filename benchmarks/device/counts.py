@@ -327,8 +327,8 @@ KERNELS = (
     _uncounted("encode pages in F8_E4M3, of any size", "page.cuh", "encode_pages<F8E4M3, false>"),
     _uncounted("encode pages in F8_E5M2", "page.cuh", "encode_pages<F8E5M2, true>"),
     _uncounted("encode pages in F8_E5M2, of any size", "page.cuh", "encode_pages<F8E5M2, false>"),
-    _written("write blocks `resident`", hashes=True, most=13.5),
-    _written("write blocks `resident`, without checksums", hashes=False, most=9.6),
+    _written("write blocks `resident`", hashes=True, most=13),
+    _written("write blocks `resident`, without checksums", hashes=False, most=9),
     _hashed_leaf(),
     *(
         _uncounted(f"write blocks `resident`{what}", "write_blocks.cuh", f"write_blocks<Resident<{layout}>>")
