@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import runpy
 import signal
 import struct
 import subprocess
@@ -106,6 +107,13 @@ def service(command: list[str]) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def test_the_example_knows_the_screen_of_the_manual(repository: Path) -> None:
+    example = runpy.run_path(str(repository / "job/examples/hang.py"))
+    manual = (repository / "job/docs/index.md").read_text()
+    assert example["names_the_culprit"](manual)
+    assert not example["names_the_culprit"](manual.replace("rank 2 has", "rank 1 has"))
+
+
 @pytest.mark.slow
 def test_the_example_prints_what_the_manual_shows(repository: Path) -> None:
     pytest.importorskip("torch")
@@ -115,6 +123,7 @@ def test_the_example_prints_what_the_manual_shows(repository: Path) -> None:
 
     def normal(text: str) -> str:
         text = re.sub(r"\b\d+(\.\d)? s\b", "6.1 s", text.replace(str(example), "job/examples/hang.py"))
+        text = re.sub(r"(?<=started )\d\d:\d\d|(?<=--pid )\d+", "N", text)
         return re.sub(r" +|\u2500+", " ", text).strip()
 
     printed = iter([normal(line) for line in ran.stdout.splitlines()])
