@@ -110,13 +110,13 @@ class Code:
     """A compiled kernel.
 
     Attributes:
-        listing: its instructions.
+        listing: its instructions; None if they were not asked for.
         registers: of a thread.
         stack_nbytes: of a thread, in local memory: registers that are spilled, and arrays that are no registers.
         shared_nbytes: of a block, as far as the kernel itself says.
     """
 
-    listing: Listing
+    listing: Listing | None
     registers: int
     stack_nbytes: int
     shared_nbytes: int
@@ -141,19 +141,19 @@ class Tools:
         ctypes.CDLL(str(libraries["nvrtc-builtins"]), ctypes.RTLD_GLOBAL)
         self.compiler = Compiler(ctypes.CDLL(str(libraries["nvrtc"])))
 
-    def compiled(self, kernel: Kernel, architecture: int) -> Code:
-        """A kernel of the package, compiled as it is when it is used."""
+    def compiled(self, kernel: Kernel, architecture: int, *, listed: bool) -> Code:
+        """A kernel of the package, compiled as it is when it is used. `listed`: with its instructions."""
         code, name = self.compiler.compile(kernel, architecture, sources())
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(code)
             file.flush()
-            listing = self._output("nvdisasm", "-c", file.name)
+            listing = read(self._output("nvdisasm", "-c", file.name)) if listed else None
             usage = self._output("cuobjdump", "-res-usage", file.name).partition(f"Function {name.decode()}:")[2]
         resources = _RESOURCES.search(usage)
         if resources is None:
             raise RuntimeError(f"{kernel.expression}: cuobjdump names no registers")
         registers, stack, shared, local = map(int, resources.groups())
-        return Code(read(listing), registers, stack + local, shared)
+        return Code(listing, registers, stack + local, shared)
 
     def _output(self, tool: str, *arguments: Any) -> str:
         done = subprocess.run([self._folder / "bin" / tool, *arguments], capture_output=True, text=True, check=True)
