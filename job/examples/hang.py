@@ -86,11 +86,16 @@ def diagnose(environment: dict[str, str]) -> int:
         time.sleep(1.0)
     print(f"$ tensorwire-job {' '.join(options)}\n{asked.stdout}{asked.stderr}", end="")
     print(f"$ echo $?\n{asked.returncode}")
-    first = asked.stdout.partition("\n")[0]
-    named = first.startswith("TW-H1 ") and f"rank {CULPRIT} " in first and "load_batch" in asked.stdout
-    if not named:
+    is_right = asked.returncode == 3 and names_culprit(asked.stdout)
+    if not is_right:
         print(f"expected TW-H1, rank {CULPRIT} and its stack in load_batch", file=sys.stderr)
-    return 0 if asked.returncode == 3 and named else 1
+    return 0 if is_right else 1
+
+
+def names_culprit(answer: str) -> bool:
+    """Whether the first finding is TW-H1 on the rank that hangs, with the function that it is stuck in."""
+    _, _, finding = answer.partition("\n\n")  # the job stands before it
+    return finding.startswith(f"rank {CULPRIT} has not entered ") and "(TW-H1, " in finding and " in load_batch\n" in finding
 
 
 if __name__ == "__main__":
