@@ -62,11 +62,15 @@ class Checkpoint:
         """Raises KeyError if there is no such file."""
         if path not in self._opened:
             content = self.files[path]
-            if content[:4] == _ZIP:
-                raise BaseMismatchError(f"a torch file {path!r} is no base here: compress it, and name the result")
+            if is_zip(content):
+                which = f"the torch file {path!r}" if path else "a torch file"
+                raise BaseMismatchError(f"{which} is no base here: compress it, and name the result")
             if len(self._opened) == MAX_OPEN:
                 self._opened.pop(next(iter(self._opened)))
-            self._opened[path] = TensorFile(content, self, path)
+            try:
+                self._opened[path] = TensorFile(content, self, path)
+            except FormatError as error:
+                raise type(error)(f"{path!r}: {error}" if path else str(error)) from None
         return self._opened[path]
 
     @cached_property
@@ -223,6 +227,11 @@ class TensorFile:
         if self.ours.get("path") != self._path:
             raise BaseMismatchError(f"the file belongs at {self.ours.get('path')!r} of its directory")
         return self._checkpoint.find_beside(place, link)
+
+
+def is_zip(content: Content) -> bool:
+    """Whether a file is one of torch, which are archives."""
+    return content[:4] == _ZIP
 
 
 def _is_payload(entry: Entry) -> bool:
