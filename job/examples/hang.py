@@ -95,7 +95,11 @@ def diagnose(environment: dict[str, str]) -> int:
 def names_culprit(answer: str) -> bool:
     """Whether the first finding is TW-H1 on the rank that hangs, with the function that it is stuck in."""
     _, _, finding = answer.partition("\n\n")  # the job stands before it
-    return finding.startswith(f"rank {CULPRIT} has not entered ") and "(TW-H1, " in finding and " in load_batch\n" in finding
+    return (
+        finding.startswith(f"rank {CULPRIT} has not entered ")
+        and "(TW-H1, " in finding
+        and " in load_batch\n" in finding
+    )
 
 
 if __name__ == "__main__":
