@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import environment, pages
-from benchmarks.device.machine_code import Code, Listing, Some, Tools
+from benchmarks.device.machine_code import Listing, Some, Tools
 from benchmarks.tables import filled
 from tensorwire.torch.device.driver import Kernel
 from tensorwire.torch.device.writing.new_frames import STEPS_NBYTES, tiers_room_nbytes
@@ -433,18 +433,11 @@ _TEXT = (
 def measured(tools: Tools) -> tuple[list[list[str]], list[str]]:
     """Rows of the table, and what is over its limit."""
     rows, broken = [], []
-    known: dict[Kernel, dict[int, Code]] = {}
     for each in KERNELS:
         architectures = (_COUNTED,) if each.kernel.suffix else ARCHITECTURES
-        if each.kernel not in known:
-            listed = _COUNTED if any(other.words for other in KERNELS if other.kernel == each.kernel) else None
-            known[each.kernel] = {
-                architecture: tools.compiled(each.kernel, architecture, listed=architecture == listed)
-                for architecture in architectures
-            }
-        codes = known[each.kernel]
-        listing = codes[_COUNTED].listing
-        cells = [each.what, *(["-", "-"] if listing is None or not each.words else _counted(each, listing, broken))]
+        codes = {architecture: tools.compiled(each.kernel, architecture) for architecture in architectures}
+        counted = _instructions(each, tools.listing(codes[_COUNTED]), broken) if each.words else ["-", "-"]
+        cells = [each.what, *counted]
         for architecture in ARCHITECTURES:
             code = codes.get(architecture)
             if code is None:
@@ -460,7 +453,7 @@ def measured(tools: Tools) -> tuple[list[list[str]], list[str]]:
     return rows, broken
 
 
-def _counted(each: Counted, listing: Listing, broken: list[str]) -> list[str]:
+def _instructions(each: Counted, listing: Listing, broken: list[str]) -> list[str]:
     try:
         inside, outside = listing.executed(each.loops, each.going_on)
     except ValueError as error:

@@ -86,14 +86,20 @@ def diagnose(environment: dict[str, str]) -> int:
         time.sleep(1.0)
     print(f"$ tensorwire-job {' '.join(options)}\n{asked.stdout}{asked.stderr}", end="")
     print(f"$ echo $?\n{asked.returncode}")
-    if not names_the_culprit(asked.stdout):
+    is_right = asked.returncode == 3 and names_culprit(asked.stdout)
+    if not is_right:
         print(f"expected TW-H1, rank {CULPRIT} and its stack in load_batch", file=sys.stderr)
-        return 1
-    return 0 if asked.returncode == 3 else 1
+    return 0 if is_right else 1
 
 
-def names_the_culprit(screen: str) -> bool:
-    return all(each in screen for each in (f"\nrank {CULPRIT} has not entered ", "(TW-H1, ", " in load_batch\n"))
+def names_culprit(answer: str) -> bool:
+    """Whether the first finding is TW-H1 on the rank that hangs, with the function that it is stuck in."""
+    _, _, finding = answer.partition("\n\n")  # the job stands before it
+    return (
+        finding.startswith(f"rank {CULPRIT} has not entered ")
+        and "(TW-H1, " in finding
+        and " in load_batch\n" in finding
+    )
 
 
 if __name__ == "__main__":

@@ -10,18 +10,27 @@ from pathlib import Path
 from .decompress import decompress
 from .errors import BaseMismatchError, FormatError
 
+_ABOUT = "Restores what tensorwire has compressed, on any machine with Python and NumPy."
+_EXAMPLE = "Example: python -m tensorwire_reference decompress llama.tensorwire -o llama"
+
 FAILED, USAGE, FINDING, INTERRUPTED = 1, 2, 3, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 for bad data and for what cannot be read or written, 2 for usage, 3 for edited files."""
-    parser = argparse.ArgumentParser(prog="tensorwire_reference", description=__doc__.partition(":")[2].strip())
+    parser = argparse.ArgumentParser(prog="python -m tensorwire_reference", description=_ABOUT, epilog=_EXAMPLE)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("decompress", help="restore a compressed file or directory, byte for byte")
+    does = "restore a compressed file or directory, byte for byte"
+    command = commands.add_parser("decompress", help=does, description=f"{does.capitalize()}.", epilog=_EXAMPLE)
     command.add_argument("src", metavar="SRC", type=Path, help="a compressed file or directory, or a folder of one")
     command.add_argument("-o", "--output", metavar="OUT", type=Path, help="a new place; by default one beside SRC")
     command.add_argument(
-        "--base", metavar="OLD", type=Path, action="append", default=[], help="what SRC is relative to; newest first"
+        "--base",
+        metavar="OLD",
+        type=Path,
+        action="append",
+        default=[],
+        help="what SRC is relative to, once for each; newest first",
     )
     options = parser.parse_args(arguments)
     begin = time.perf_counter()
@@ -45,7 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: BaseException, code: int) -> int:
-    print(f"error: {_printable(str(error)) or type(error).__name__}", file=sys.stderr)
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{str(error.filename)!r}: {error.strerror}"
+    print(f"error: {_printable(text) or type(error).__name__}", file=sys.stderr)
     return code
 
 

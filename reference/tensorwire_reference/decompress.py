@@ -1,5 +1,6 @@
 """Writes originals to the disk: at a new place, which appears whole or not at all."""
 
+import errno
 import os
 import re
 import shutil
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .checkpoint import MANIFEST
+from .errors import FormatError
 from .folders import FileContent, Folder
 from .manifest import MAX_DEPTH
 from .restoring import restore_directory, restore_single, restored_file, without_record
-from .tensor_files import Checkpoint
+from .tensor_files import Checkpoint, is_zip
 
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
@@ -29,6 +31,8 @@ class Report(NamedTuple):
 
 def default_out(src: Path) -> Path:
     """`x` for `x.tensorwire`, `x.safetensors` for `x.tensorwire.safetensors`, else with `.decompressed` in the name."""
+    if src.name in ("", ".."):
+        raise ValueError(f"{str(src)!r} has no name that a result could have too: name a place by -o")
     stem, suffix = (src.stem, src.suffix) if src.suffix == ".safetensors" else (src.name, "")
     shorter = stem.removesuffix(".tensorwire")
     return src.with_name((shorter if shorter and shorter != stem else f"{stem}.decompressed") + suffix)
@@ -47,6 +51,10 @@ def decompress(src: Path, out: Path | None = None, bases: Sequence[Path] = ()) -
         raise FileExistsError(f"{str(out)!r} is there already, and is not overwritten: name another place by -o")
     if src.resolve() in out.parent.resolve().joinpath(out.name).parents:
         raise ValueError(f"{str(out)!r} lies in {str(src)!r}: name another place by -o")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {str(out.parent)!r} for the result: make it, or name another place"
+        )
     behind: list[Checkpoint] = []
     for base in reversed(bases):
         behind.insert(0, _checkpoint(base, behind))
@@ -55,6 +63,12 @@ def decompress(src: Path, out: Path | None = None, bases: Sequence[Path] = ()) -
         result = staging / "result"
         report = _restore(src, result, behind)._replace(out=out)
         _name(result, out)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise OSError(
+                errno.ENOSPC, f"{error.strerror}; make room, or name a place on another disk by -o", str(out)
+            ) from None
+        raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     if src.is_dir():  # not earlier: what may not be written to cannot be moved
@@ -90,7 +104,13 @@ def _restore(src: Path, result: Path, behind: Sequence[Checkpoint]) -> Report:
         if root is None:
             raise ValueError(f"{str(src)!r} has no {MANIFEST}, so it is no compressed directory")
         return _restore_directory(Checkpoint(Folder(root), behind), prefix, src, result)
-    alone = Checkpoint({"": FileContent(src)}, behind).open("")
+    content = FileContent(src)
+    if is_zip(content):
+        raise ValueError(f"{str(src)!r} is not compressed")
+    try:
+        alone = Checkpoint({"": content}, behind).open("")
+    except FormatError as error:
+        raise type(error)(f"{str(src)!r} is damaged, or no safetensors file: {error}") from None
     if not alone.ours and not any(map(alone.is_frame, alone.names)):
         raise ValueError(f"{str(src)!r} is not compressed")
     parts, exact = restore_single(alone), True

@@ -29,7 +29,7 @@ class FileContent:
 
 
 class Folder(Mapping[str, Content]):
-    """Files of a directory, at any depth. Links to files are followed: the caches of hubs consist of them. Those to
+    """Files of a directory, at any depth. Links to files are followed: the caches of hubs consist of them. Links to
     directories may lead anywhere, and are refused."""
 
     def __init__(self, root: Path) -> None:

@@ -63,9 +63,13 @@ class Checkpoint:
             if path not in self.files:
                 raise FileNotFoundError(f"{path!r} is missing, which a {MANIFEST} lists")
             content = self.files[path]
-            if content[:4] == _ZIP:
-                raise BaseMismatchError(f"a torch file {path!r} is no base here: compress it, and name the result")
-            self._opened[path] = TensorFile(content, self, path)
+            if is_zip(content):
+                which = f"the torch file {path!r}" if path else "a torch file"
+                raise BaseMismatchError(f"{which} is no base here: compress it, and name the result")
+            try:
+                self._opened[path] = TensorFile(content, self, path)
+            except FormatError as error:
+                raise type(error)(f"{path!r}: {error}" if path else str(error)) from None
         return self._opened[path]
 
     @cached_property
@@ -179,8 +183,8 @@ class TensorFile:
         return self._header.entries[name].nbytes
 
     def may_have(self, name: str, header: Header) -> bool:
-        """Whether a tensor may be what a relative frame is relative to. Of a frame its header says so, without which
-        each of several bases would be decoded by way of all others."""
+        """Whether a tensor may be what a relative frame is relative to. The header of a frame says so; without it each
+        of several bases would be decoded by way of all others."""
         is_other = self.is_frame(name) and self._frame_header(name).content_hash != header.base_hash
         return not is_other and self.nbytes(name) == header.uncompressed_nbytes
 
@@ -228,6 +232,11 @@ class TensorFile:
         if self.ours.get("path") != self._path:
             raise BaseMismatchError(f"the file belongs at {self.ours.get('path')!r} of its directory")
         return self._checkpoint.find_beside(place, link)
+
+
+def is_zip(content: Content) -> bool:
+    """Whether a file is one of torch, which are archives."""
+    return content[:4] == _ZIP
 
 
 def _is_payload(entry: Entry) -> bool:

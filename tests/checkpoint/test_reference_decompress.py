@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -154,13 +155,56 @@ def test_a_file_without_its_directory(small: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("src", "message"),
-    [("nothing", "there is no"), ("twice", "no compressed directory"), (f"twice/{MODEL}", "is not compressed")],
+    [
+        ("nothing", "there is no"),
+        ("twice", "no compressed directory"),
+        (f"twice/{MODEL}", "is not compressed"),
+        ("twice/archive.pt", "is not compressed"),
+    ],
 )
 def test_what_is_not_compressed(small: Path, src: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (small.parent / "twice" / "archive.pt").write_bytes(b"PK\3\4 as torch.save begins it")
     assert main(["decompress", str(small.parent / src), "-o", str(small.parent / "x")]) == 2
     assert message in capsys.readouterr().err
     assert main(["decompress", str(small), "-o", str(small / "x")]) == 2
     assert "lies in" in capsys.readouterr().err
+    assert sorted(path.name for path in small.parent.iterdir()) == ["small", "twice"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["small/tensorwire.json"], 1, "small/tensorwire.json' is damaged, or no safetensors file: "),
+        (["broken"], 1, f"'{MODEL}': the file has "),
+        (["small", "-o", "no/x"], 2, "/no' for the result: make it, or name another place"),
+        (["/"], 2, "'/' has no name that a result could have too: name a place by -o"),
+    ],
+)
+def test_errors_name_the_place(
+    small: Path,
+    arguments: list[str],
+    code: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(small.parent)
+    shutil.copytree("small", "broken")
+    Path("broken", MODEL).write_bytes(Path("small", MODEL).read_bytes()[:-1])
+    assert main(["decompress", *arguments]) == code
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.startswith("error: ")
+
+
+def test_a_full_disk(small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fill(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write raises it, without a name
+
+    monkeypatch.setattr(os, "fsync", fill)
+    out = small.parent / "x"
+    assert main(["decompress", str(small), "-o", str(out)]) == 1
+    assert f"'{out}': No space left on device; make room" in capsys.readouterr().err
     assert sorted(path.name for path in small.parent.iterdir()) == ["small", "twice"]
 
 
@@ -277,7 +321,7 @@ def test_a_file_that_appears_meanwhile_stays(small: Path, tmp_path: Path, monkey
 
 
 def test_set_id_bits_are_not_kept(small: Path, tmp_path: Path) -> None:
-    """Who has made a compressed directory gets no program that acts as the one who restores it."""
+    """The maker of a compressed directory gets no program that acts as the one who restores it."""
     (small / MODEL).chmod(0o6755)
     decompress(small, tmp_path / "x")
     assert (tmp_path / "x" / MODEL).stat().st_mode & 0o7777 == 0o755

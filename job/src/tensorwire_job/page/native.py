@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from tensorwire._ground.library import find_library
 
@@ -186,7 +185,8 @@ def hash64(data: bytes) -> int:
 
 def line_hash(path: str, function: str, line: int) -> int:
     """32 bits that stand for a line of a script: the same on all ranks, wherever the script lies on their nodes."""
-    return hash64(f"{Path(path).name}|{function}|{line}".encode()) & 0xFFFFFFFF
+    name = path.rpartition("/")[2]
+    return hash64(f"{name}|{function}|{line}".encode()) & 0xFFFFFFFF
 
 
 def _check(status: int, path: str) -> None:
