@@ -44,8 +44,9 @@ def test_the_slow_rank_of_a_job_that_crawls_already() -> None:
             check=False,
         )
     assert (asked.returncode, asked.stderr) == (3, ""), asked.stdout
-    first = asked.stdout.partition("\n")[0]
-    assert re.match(rf"TW-S1 \w+ confidence, found [\d.]+ m?s ago: rank {CULPRIT} comes late", first), asked.stdout
+    finding = asked.stdout.partition("\n\n")[2]
+    first = rf"rank {CULPRIT} comes late.*\n  found [\d.]+ m?s ago; \w+ confidence.* \(TW-S1, "
+    assert re.match(first, finding), asked.stdout
     assert f"stack of rank {CULPRIT}:" in asked.stdout
 
 

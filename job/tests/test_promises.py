@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import runpy
 from pathlib import Path
 
 from tensorwire_job.page import native
@@ -20,6 +21,11 @@ def test_the_transcript_of_the_hung_rank_points_into_the_example(repository: Pat
     assert [function for _, function in places] == ["load_batch", "train"]
     lines = (repository / "job/examples/hang.py").read_text().splitlines()
     assert [lines[int(line) - 1].strip() for line, _ in places] == ["lock.acquire()", "batch = load_batch(step, rank)"]
+    names_culprit = runpy.run_path(str(repository / "job/examples/hang.py"))["names_culprit"]
+    answer = transcript.partition("$ tensorwire-job diagnose")[2]
+    answer = answer.partition("\n")[2]
+    assert names_culprit(answer)
+    assert not names_culprit(answer.replace("rank 2", "rank 1"))
 
 
 def test_the_changelog_begins_with_the_version(repository: Path) -> None:

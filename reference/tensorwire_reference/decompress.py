@@ -1,5 +1,6 @@
 """Writes originals to the disk: at a new place, which appears whole or not at all."""
 
+import errno
 import os
 import re
 import shutil
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .checkpoint import MANIFEST
-from .folders import Folder, content_of
+from .errors import FormatError
+from .folders import FileContent, Folder
 from .manifest import MAX_DEPTH
 from .restoring import restore_directory, restore_single, restored_file, without_record
-from .tensor_files import Checkpoint
+from .tensor_files import Checkpoint, is_zip
 
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
@@ -29,6 +31,8 @@ class Report(NamedTuple):
 
 def default_out(src: Path) -> Path:
     """`x` for `x.tensorwire`, `x.safetensors` for `x.tensorwire.safetensors`, else with `.decompressed` in the name."""
+    if src.name in ("", ".."):
+        raise ValueError(f"{str(src)!r} has no name that a result could have too: name a place by -o")
     stem, suffix = (src.stem, src.suffix) if src.suffix == ".safetensors" else (src.name, "")
     shorter = stem.removesuffix(".tensorwire")
     return src.with_name((shorter if shorter and shorter != stem else f"{stem}.decompressed") + suffix)
@@ -47,6 +51,10 @@ def decompress(src: Path, out: Path | None = None, bases: Sequence[Path] = ()) -
         raise FileExistsError(f"{str(out)!r} is there already, and is not overwritten: name another place by -o")
     if src.resolve() in out.parent.resolve().joinpath(out.name).parents:
         raise ValueError(f"{str(out)!r} lies in {str(src)!r}: name another place by -o")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {str(out.parent)!r} for the result: make it, or name another place"
+        )
     behind: list[Checkpoint] = []
     for base in reversed(bases):
         behind.insert(0, _checkpoint(base, behind))
@@ -54,19 +62,40 @@ def decompress(src: Path, out: Path | None = None, bases: Sequence[Path] = ()) -
     try:
         result = staging / "result"
         report = _restore(src, result, behind)._replace(out=out)
-        if os.path.lexists(out):
-            raise FileExistsError(f"{str(out)!r} has appeared meanwhile, and is not overwritten")
-        result.rename(out)
+        _name(result, out)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise OSError(
+                errno.ENOSPC, f"{error.strerror}; make room, or name a place on another disk by -o", str(out)
+            ) from None
+        raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     if src.is_dir():  # not earlier: what may not be written to cannot be moved
-        shutil.copymode(src, out)
+        _copy_mode(src, out)
     return report
+
+
+def _name(result: Path, out: Path) -> None:
+    """Give a result its name, which nothing may have."""
+    try:
+        if os.path.lexists(out):
+            raise FileExistsError
+        if result.is_dir():  # takes the place of no file, and of no directory that holds one
+            result.rename(out)
+        else:
+            os.link(result, out)
+    except FileExistsError:
+        raise FileExistsError(f"{str(out)!r} has appeared meanwhile, and is not overwritten") from None
+    except OSError:
+        if result.is_dir():
+            raise
+        result.rename(out)  # a file system without hard links
 
 
 def _checkpoint(path: Path, behind: Sequence[Checkpoint]) -> Checkpoint:
     """A file, or a directory of files, with the checkpoints behind it."""
-    return Checkpoint(Folder(path) if path.is_dir() else {"": content_of(path)}, tuple(behind))
+    return Checkpoint(Folder(path) if path.is_dir() else {"": FileContent(path)}, tuple(behind))
 
 
 def _restore(src: Path, result: Path, behind: Sequence[Checkpoint]) -> Report:
@@ -75,7 +104,13 @@ def _restore(src: Path, result: Path, behind: Sequence[Checkpoint]) -> Report:
         if root is None:
             raise ValueError(f"{str(src)!r} has no {MANIFEST}, so it is no compressed directory")
         return _restore_directory(Checkpoint(Folder(root), behind), prefix, src, result)
-    alone = Checkpoint({"": content_of(src)}, behind).open("")
+    content = FileContent(src)
+    if is_zip(content):
+        raise ValueError(f"{str(src)!r} is not compressed")
+    try:
+        alone = Checkpoint({"": content}, behind).open("")
+    except FormatError as error:
+        raise type(error)(f"{str(src)!r} is damaged, or no safetensors file: {error}") from None
     if not alone.ours and not any(map(alone.is_frame, alone.names)):
         raise ValueError(f"{str(src)!r} is not compressed")
     parts, exact = restore_single(alone), True
@@ -140,8 +175,13 @@ def _write(path: Path, parts: Iterator[bytes], like: Path) -> int:
         file.flush()
         os.fsync(file.fileno())
     if like.exists():
-        shutil.copymode(like, path)
+        _copy_mode(like, path)
     return nbytes
+
+
+def _copy_mode(like: Path, path: Path) -> None:
+    """The permission bits. A set-id bit would let all who may run the file act as the one who has restored it."""
+    path.chmod(like.stat().st_mode & 0o777)
 
 
 def _copy_modes_of_directories(src: Path, result: Path) -> None:
@@ -149,4 +189,4 @@ def _copy_modes_of_directories(src: Path, result: Path) -> None:
     for path in sorted((path for path in result.rglob("*") if path.is_dir()), reverse=True):
         like = src / path.relative_to(result)
         if like.is_dir():
-            shutil.copymode(like, path)
+            _copy_mode(like, path)

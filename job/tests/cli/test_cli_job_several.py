@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -14,10 +16,12 @@ import pytest
 
 from job.tests.support.fake_job import StillClock
 from job.tests.support.frozen_job import write_pages
+from tensorwire_job.cli import diagnose
 from tensorwire_job.node import stacks
 from tensorwire_job.page import native
 from tensorwire_job.service import follow, job_directory
 from tensorwire_job.service.without_probe import UnseenJob
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,12 +126,19 @@ def test_a_job_that_ended_within_the_hour_counts(jobs: Jobs, run: Run) -> None:
     assert (code, named, ended) == (3, [("dead", ["TW-LOST"]), ("alive", [])], [])
 
 
+def test_a_job_that_has_just_ended_is_asked_until_its_ranks_count_as_lost(jobs: Jobs, run: Run) -> None:
+    jobs.dead("dead", seconds=0.0)
+    assert ask(run, "--lost-seconds", 1) == (3, [("dead", ["TW-LOST"])], [])
+
+
 def test_an_older_one_is_told_and_does_not_count(jobs: Jobs, run: Run) -> None:
     dead = jobs.dead("dead", seconds=JUDGED_SECONDS + 20)
     jobs.healthy("alive")
     assert ask(run, "--hang-seconds", 3600) == (0, [("alive", [])], ["dead"])
     _, out, _ = run("diagnose", "--for", 0, "--hang-seconds", 3600)
-    assert out.splitlines()[-1] == "and 1 job that ended more than an hour ago: diagnose --all judges them too"
+    assert (
+        out.splitlines()[-1] == "and 1 job that ended more than an hour ago; of them too: tensorwire-job diagnose --all"
+    )
     assert ask(run, "--dir", dead)[0] == 3
     assert ask(run, "--all", "--hang-seconds", 3600) == (3, [("dead", ["TW-LOST"]), ("alive", [])], [])
     assert run("diagnose", "--all", "--dir", dead).code == 2
@@ -143,7 +154,8 @@ def test_a_job_that_ended_gets_a_line(jobs: Jobs, run: Run) -> None:
     (line,) = (line for line in lines if line.startswith("job 2 of 2: "))
     assert re.fullmatch(
         r"job 2 of 2: old\.py, started \d\d:\d\d, ended [\w ]+ ago, 4 ranks: TW-LOST \w+ confidence, [\w ]+ ago: "
-        r"all 4 ranks failed with ValueError: no such file; all of it: diagnose --dir " + re.escape(str(dead)),
+        r"all 4 ranks failed with ValueError: no such file; all of it: tensorwire-job diagnose --dir "
+        + re.escape(str(dead)),
         line,
     )
     assert lines[-1] == line
@@ -183,17 +195,45 @@ def test_an_older_job_of_the_script_does_not_excuse_the_newest(jobs: Jobs, run: 
 def test_what_runs_without_the_probe_is_told(jobs: Jobs, run: Run, unseen: list[UnseenJob]) -> None:
     unseen.append(UnseenJob(4711, "train.py", 4))
     told = (
-        "train.py runs here without the probe (4 ranks, started by pid 4711): take a stack of each rank with py-spy "
-        "dump, and ask diagnose --stacks DIR"
+        "train.py runs here without the probe (4 ranks, started by pid 4711); if it hangs, the stacks of its ranks "
+        "tell something"
     )
     code, out, err = run("diagnose", "--for", 0)
     assert (code, out) == (1, "")
-    assert err.startswith(f"tensorwire-job: {told}\n")
+    assert err.startswith(f"tensorwire-job: {told}\n  next: mkdir -p stacks; for pid in $(pgrep -P 4711); do ")
     path = jobs.healthy("alive")
-    assert run("diagnose", "--for", 0, "--hang-seconds", 3600).out.splitlines()[-1] == f"note: {told}"
+    note, following = run("diagnose", "--for", 0, "--hang-seconds", 3600).out.splitlines()[-2:]
+    assert note == f"note: {told}"
+    assert following.startswith("  next: mkdir -p stacks; ")
     assert told not in run("diagnose", "--for", 0, "--hang-seconds", 3600, "--dir", path).out
     document = json.loads(run("diagnose", "--for", 0, "--hang-seconds", 3600, "--json").out)
     assert document["without_probe"] == [{"pid": 4711, "script": "train.py", "num_ranks": 4}]
+
+
+def test_what_takes_the_stacks_of_ranks_without_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "py-spy").write_text("#!/bin/sh\necho $@\n")
+    (tmp_path / "tensorwire-job").write_text("#!/bin/sh\necho $@; ls $3; cat $3/*\n")
+    for program in tmp_path.iterdir():
+        program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with subprocess.Popen(["sh", "-c", "RANK=12 sleep 60 & wait"]) as launcher:
+        wait_for(
+            lambda: subprocess.run(["pgrep", "-P", str(launcher.pid)], stdout=subprocess.DEVNULL).returncode == 0, 10
+        )
+        command, _, _ = diagnose._take_stacks(UnseenJob(launcher.pid, "train.py", 1)).partition("    (")
+        out = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        rank = int(subprocess.check_output(["pgrep", "-P", str(launcher.pid)]))
+        os.kill(rank, signal.SIGKILL)
+    expected = ["diagnose --stacks stacks", f"pid{rank}-rank12.txt", f"dump --full-filenames --pid {rank}"]
+    assert out.splitlines() == expected
+
+
+def test_the_newest_is_the_one_that_was_started_last(jobs: Jobs, run: Run) -> None:
+    old = jobs.healthy("old", script="train.py")
+    jobs.healthy("new", script="train.py")
+    for page in old.glob("*.page"):  # what a file system on a disk does when it writes a page back
+        page.chmod(0o600)
+    assert job_directory.job_directory(None).name == "new"
 
 
 def test_the_newest_counts_however_long_ago_it_ended(jobs: Jobs, run: Run) -> None:

@@ -78,7 +78,7 @@ class _Judged:
                 if self.counts or not self.exit_code
                 else "; the exit code is not of it: a newer job of this script has no finding"
             )
-            whole = f"; all of it: diagnose --dir {shlex.quote(str(self.path))}"
+            whole = f"; all of it: tensorwire-job diagnose --dir {shlex.quote(str(self.path))}"
             output.print_wrapped(f"{number}{self.title}: {found}{leaves}{whole}")
             return
         unseen = "; a job that started seconds ago cannot be seen yet" if self.history.is_over else ""
@@ -101,7 +101,7 @@ class _Judged:
     "with_all", "--all", is_flag=True, help="Judge jobs that ended more than an hour ago too, and print each job whole."
 )
 @arguments.seconds_option(
-    "Poll for this many seconds, or until a finding is certain; while ranks time operations, up to 40 s longer.",
+    "Poll for this many seconds, or until a finding is certain; while an answer is due, up to 40 s longer.",
     default=ASKED_SECONDS,
 )
 @click.option(
@@ -172,7 +172,7 @@ def command(
         seen, old = _judge(directory, analyzer_directory, thresholds, seconds, with_old=with_all)
     except FileNotFoundError:
         for each in unseen:
-            arguments.warn(_without_probe(each))
+            arguments.warn(f"{_without_probe(each)}\n  next: {_take_stacks(each)}")
         raise
     for number, job in enumerate(seen):
         job.counts = not job.history.is_over or not any(job.is_followed_by(newer) for newer in seen[:number])
@@ -188,9 +188,12 @@ def command(
             job.print(f"job {number} of {len(seen)}: " if len(seen) > 1 else "", in_short=job not in whole)
         if old:
             many = output.count(len(old), "job")
-            output.print_wrapped(f"and {many} that ended more than an hour ago: diagnose --all judges them too")
+            output.print_wrapped(
+                f"and {many} that ended more than an hour ago; of them too: tensorwire-job diagnose --all"
+            )
         for each in unseen:
             output.print_wrapped(f"note: {_without_probe(each)}")
+            output.print_line(f"  next: {_take_stacks(each)}")
     return max(job.exit_code for job in seen if job.counts)
 
 
@@ -227,8 +230,17 @@ def _judge(
 def _without_probe(job: UnseenJob) -> str:
     ranks = output.count(job.num_ranks, "rank")
     return (
-        f"{escape(job.script)} runs here without the probe ({ranks}, started by pid {job.pid}): "
-        "take a stack of each rank with py-spy dump, and ask diagnose --stacks DIR"
+        f"{escape(job.script)} runs here without the probe ({ranks}, started by pid {job.pid}); "
+        "if it hangs, the stacks of its ranks tell something"
+    )
+
+
+def _take_stacks(job: UnseenJob) -> str:
+    """What a shell runs to take the stacks of the ranks on this machine, and to ask about them."""
+    rank = "$(tr '\\0' '\\n' < /proc/$pid/environ | sed -n 's/^RANK=//p')"
+    return (
+        f"mkdir -p stacks; for pid in $(pgrep -P {job.pid}); do py-spy dump --full-filenames --pid $pid "
+        f"> stacks/pid$pid-rank{rank}.txt; done; tensorwire-job diagnose --stacks stacks    (pip install py-spy)"
     )
 
 
@@ -260,7 +272,8 @@ def _read_stacks(directory: Path, *, as_json: bool) -> int:
     how = "take one of each: py-spy dump --pid PID > DIR/rank0.txt"
     _warn_of_files(directory, places, skipped, "stack", how)
     findings = findings_of(places)
-    return _print_found(findings, {rank: place.text for rank, place in places.items()}, "stack", as_json=as_json)
+    texts = {rank: place.text for rank, place in places.items()}
+    return _print_found(findings, texts, "no rank waits for another one that has a stack here", as_json=as_json)
 
 
 def _read_dumps(directory: Path, limits: Thresholds, *, as_json: bool) -> int:
@@ -272,7 +285,11 @@ def _read_dumps(directory: Path, limits: Thresholds, *, as_json: bool) -> int:
     how = "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 before the job starts"
     _warn_of_files(directory, dumps, skipped, "dump", how)
     findings = findings_of(dumps, limits)
-    return _print_found(findings, {rank: place_of(dump) for rank, dump in dumps.items()}, "dump", as_json=as_json)
+    places = {rank: place_of(dump) for rank, dump in dumps.items()}
+    none = (
+        f"no rank waits for more than {limits.hang_seconds:g} s (--hang-seconds) for another one that has a dump here"
+    )
+    return _print_found(findings, places, none, as_json=as_json)
 
 
 def _warn_of_files(directory: Path, found: Collection[int], skipped: Mapping[str, str], noun: str, how: str) -> None:
@@ -289,8 +306,8 @@ def _warn_of_files(directory: Path, found: Collection[int], skipped: Mapping[str
         arguments.warn(f"{escape(str(directory))} has no {noun} of {words.ranks(lacking)}{hint}")
 
 
-def _print_found(findings: list[Finding], places: Mapping[int, str], noun: str, *, as_json: bool) -> int:
-    """Print what was found of a job without the probe, and where its ranks stand."""
+def _print_found(findings: list[Finding], places: Mapping[int, str], none: str, *, as_json: bool) -> int:
+    """Print what was found of a job without the probe, or `none`, and where its ranks stand."""
     if as_json:
         output.print_json({"findings": findings, "places": places})
         return verdict.exit_code(findings)
@@ -301,5 +318,5 @@ def _print_found(findings: list[Finding], places: Mapping[int, str], noun: str, 
     for line in output.first([f"{words.ranks(ranks)}: {text}" for text, ranks in by_place.items()], "place"):
         output.print_line(line)
     if not findings:
-        output.print_wrapped(f"no finding: no rank waits for another one that has a {noun} here")
+        output.print_wrapped(f"no finding: {none}")
     return verdict.exit_code(findings)

@@ -33,7 +33,7 @@ from . import arguments, verdict
 )
 @click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
 @arguments.seconds_option(
-    "Poll a live job for this many seconds; while ranks time operations, up to 40 s longer.",
+    "Poll a live job for this many seconds; while an answer is due, up to 40 s longer.",
     default=ASKED_SECONDS,
 )
 @arguments.threshold_options(ASKED)

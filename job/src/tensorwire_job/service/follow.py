@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from ..node.agent import JITTER
 
 if TYPE_CHECKING:
-    from ..model import Finding, Observation, Thresholds
+    from ..model import Finding, Observation, Process, Thresholds
     from ..report import History
 
 _INTERVAL_SECONDS: Final = 1.0
@@ -58,17 +58,17 @@ def follow(
 def follow_to_answer(source: PolledJob, history: History, thresholds: Thresholds, *, seconds: float) -> Iterator[Poll]:
     """Poll as `follow` does, and for up to 40 s longer if an answer is due.
 
-    An answer is due if ranks time their operations because they seem slow and nothing is found yet, or if a suspect's
-    stack is on its way.
+    An answer is due if a suspect's stack is on its way, or if nothing is found yet and ranks time their operations,
+    because they seem slow, or have ended so lately that they do not count as lost.
     """
     findings: list[Finding] = []
     for poll in follow(source, history, thresholds, seconds=seconds):
         findings = poll.findings
         yield poll
-    if _is_answer_due(source, history, findings):
+    if _is_answer_due(source, history, findings, thresholds):
         for poll in follow(source, history, thresholds, seconds=_ANSWER_SECONDS):
             yield poll
-            if not _is_answer_due(source, history, poll.findings):
+            if not _is_answer_due(source, history, poll.findings, thresholds):
                 return
 
 
@@ -105,9 +105,14 @@ def check_in_view(history: History, path: Path) -> None:
         raise FileNotFoundError(errno.ENOENT, message, str(path))
 
 
-def _is_answer_due(source: PolledJob, history: History, findings: list[Finding]) -> bool:
+def _is_answer_due(source: PolledJob, history: History, findings: list[Finding], thresholds: Thresholds) -> bool:
     ranks = history.last.ranks.values() if history.last else ()
-    return source.awaits_stacks or (not findings and any(rank.timed for rank in ranks))
+    due = any(rank.timed or _has_just_ended(rank.process, thresholds) for rank in ranks)
+    return source.awaits_stacks or (not findings and due)
+
+
+def _has_just_ended(process: Process, thresholds: Thresholds) -> bool:
+    return not process.is_alive and (process.gone_seconds or 0.0) <= thresholds.lost_seconds
 
 
 def _has_ended(observation: Observation, thresholds: Thresholds) -> bool:

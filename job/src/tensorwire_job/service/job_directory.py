@@ -73,13 +73,14 @@ def jobs_here(directory: Path | None = None, *, with_old: bool = False) -> tuple
 
 
 def _pages_by_directory(directory: Path | None) -> dict[Path, list[Path]]:
-    """The pages in each directory, that with the newest page first; none where another user may have made them."""
+    """The pages in each directory, that of the job that started last first; none where another user may have made
+    them."""
     root = root_of(directory)
     if root == root_directory() and not is_ours(root):
         return {}
     pages = [*root.glob("rank-*.page"), *(() if directory else root.glob("*/rank-*.page"))]
     found: dict[Path, list[Path]] = defaultdict(list)
-    for page in sorted(pages, key=_changed, reverse=True):
+    for page in sorted(pages, key=_made, reverse=True):
         found[page.parent].append(page)
     return found
 
@@ -103,9 +104,16 @@ def _job_here(directory: Path, pages: list[Path]) -> JobHere:
 def _no_job(directory: Path | None) -> FileNotFoundError:
     message = (
         "no job with the probe; start one with torchrun ARGS -m tensorwire_job train.py, which takes "
-        "seconds until it can be seen, or name the directory of one that runs, or ran, on this machine (--dir)"
+        "seconds until it can be seen (its log says so if the probe is off), or name the directory of one that runs, "
+        "or ran, on this machine (--dir)"
     )
     return FileNotFoundError(errno.ENOENT, message, str(root_of(directory)))
+
+
+def _made(page: Path) -> float:
+    """When a rank has made its page. The script's name beside it is written once; a file system on a disk takes what a
+    rank writes to a mapped page for changes of the page."""
+    return _changed(script_file.script_path(page)) or _changed(page)
 
 
 def _changed(page: Path) -> float:

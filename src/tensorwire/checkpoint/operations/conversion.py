@@ -164,7 +164,7 @@ def transcode_checkpoint(
 
     The result is the one that compressing what `decompress_checkpoint` gives would give, with `base` in both. So
     what is relative stays so, and what is not becomes relative to a `base` that is given. The content is checked on
-    the way, by a checking reader. Arguments and errors are those of `decompress_checkpoint`.
+    the way, by a checking reader. Arguments and errors are those of `decompress_checkpoint`, but for `max_nbytes`.
     """
     options = _Settings(
         profile=profile, base=base, strict=strict, threads=threads, force=force, storage_options=storage_options
