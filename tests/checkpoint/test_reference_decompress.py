@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -308,6 +309,17 @@ def test_what_appears_meanwhile_stays(small: Path, tmp_path: Path, monkeypatch: 
         decompress(small, tmp_path / "x")
     assert tree_hashes(tmp_path / "x").keys() == {"mine"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small", "twice", "x"]
+
+
+def test_progress_is_shown_on_a_terminal(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["decompress", str(small), "-o", str(tmp_path / "x")]) == 0
+    lines = capsys.readouterr().err.split("\r")
+    nbytes = sum(path.stat().st_size for path in (tmp_path / "x").rglob("*") if path.is_file())
+    assert lines[-3] == f"{nbytes / 1e6:.1f} MB restored"
+    assert not "".join(lines[-2:]).strip()
 
 
 def test_names_that_windows_cannot_hold() -> None:
