@@ -144,7 +144,8 @@ class Sources(NamedTuple):
         return sum(file.nbytes for file in self.files)
 
     def check_room(self, max_nbytes: int | None) -> None:
-        """Raise LimitExceededError if the tensors of compressed files are larger than this, by their frames."""
+        """Raise LimitExceededError if the tensors of compressed files are larger than this, by their frames, with the
+        files that the manifest holds packed."""
         check_room(self._claims(), max_nbytes)
 
     def _claims(self) -> Iterator[Claim]:
@@ -152,6 +153,8 @@ class Sources(NamedTuple):
             if file.kind in OF_TENSORS:
                 with open_stored(file.location) as stored, ErrorContext(file=file.location):
                     yield from (claim(stored, tensor) for tensor in stored.tensors.values())
+            elif file.kind == REPLACED:
+                yield file.location, None, file.nbytes
 
     def only(self, paths: Sequence[str]) -> Sources:
         """The same with these files of tensors alone.
