@@ -105,7 +105,10 @@ def test_decompress_writes_nothing(claiming: Path, tmp_path: Path) -> None:
         with pytest.raises(LimitExceededError, match=ONE):
             decompress_checkpoint(path, tmp_path / "out", max_nbytes=1_000_000)
         assert sorted(each.name for each in tmp_path.iterdir()) == ["dst", "src"]
-    decompress_checkpoint(tmp_path / "dst", tmp_path / "out", max_nbytes=CLAIMED + 2 * SMALL.nbytes)
+    room = sum(path.stat().st_size for path in (tmp_path / "src").rglob("*.safetensors"))
+    with pytest.raises(LimitExceededError, match="bytes together, got"):  # headers count, which a manifest holds packed
+        decompress_checkpoint(tmp_path / "dst", tmp_path / "out", max_nbytes=room - 1)
+    decompress_checkpoint(tmp_path / "dst", tmp_path / "out", max_nbytes=room)
     assert tree_hashes(tmp_path / "out") == tree_hashes(tmp_path / "src")
 
 
