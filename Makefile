@@ -56,7 +56,7 @@ SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-
 # Folders too: theirs is the time at which a file was removed.
 SOURCES := pyproject.toml README.md LICENSE CMakeLists.txt $(shell find core src ! -path '*/__pycache__*' ! -name '*.so')
 JOB_SOURCES := $(addprefix job/,pyproject.toml README.md LICENSE CMakeLists.txt) $(shell find job/core job/src ! -path '*/__pycache__*' ! -name '*.so')
-CXX_SOURCES = $(shell find core fuzz benchmarks tests job -name '*.cpp' -o -name '*.h')
+CXX_SOURCES = $(shell find core fuzz src tests job -name '*.cpp' -o -name '*.h' -o -name '*.cuh')
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import environment, pages
-from benchmarks.device.machine_code import Code, Some, Tools
+from benchmarks.device.machine_code import Listing, Some, Tools
 from benchmarks.tables import filled
 from tensorwire.torch.device.driver import Kernel
+from tensorwire.torch.device.writing.new_frames import STEPS_NBYTES, tiers_room_nbytes
 
 ARCHITECTURES = (80, 90, 100)
 _COUNTED = 90
@@ -27,7 +28,6 @@ _WARPS = 8
 _RUN = 256
 LATER = (8976, 5144, 2586, 389)
 """Numbers in the second and later tiers of such a block in profile `fast`, the last one as bytes left out."""
-_STEPS_NBYTES = 47_712  # of shared memory
 _GROUP_NBYTES = 4 * 9216  # of a warpgroup
 _SLOTS_NBYTES = 13 << 10  # of shared memory, for each warp that multiplies
 _COPIED_NBYTES, _ROOM_NBYTES = 2664, 20 << 10
@@ -36,7 +36,7 @@ FAST_LATER = (8976, 1336, 12)
 """The same of such a block as a device encodes it: in tiers 2 and 3, and bytes."""
 _FAST_NBYTES = 43744
 """What it takes."""
-_FAST_SHARED_NBYTES = 35328 + 47168
+_FAST_SHARED_NBYTES = tiers_room_nbytes(_WORDS) + 47168
 """Shared memory for the encoder, and for the block."""
 _TILE_WORDS = 16 * 4096
 """Words of a tile of a matrix with 4096 columns, two blocks."""
@@ -127,7 +127,8 @@ def _written(what: str, *, hashes: bool, most: float) -> Counted:
     if hashes:
         sums = (_BLOCK_NBYTES // 1024 / _WARPS, once, 1, 0)  # whole pieces, and the last one
         chain = (0, Some(once, 6), 0)  # eight of 48 pieces at a time
-    place, copies, leaf = (once, 1), (0, 0, _BLOCK_NBYTES // 4096 / 4), (0,) * 7  # where blocks before it end
+    copies = (0, 0, _BLOCK_NBYTES // 4096 / 4, once)  # of stored words; of what is coded, four at a time, the last ones
+    place, leaf = (once, 1), (0,) * 7  # where blocks before it end
     loops = (sampled, constant, *encoded, *stored, *sums, *place, *chain, *copies, *leaf)
     kernel, going_on = Kernel("write_blocks.cuh", "write_blocks<Resident<Bf16>>"), (1, 1, 1, once, 0, 0)
     return Counted(what, kernel, 256, _WORDS, loops, _WRITTEN_SHARED_NBYTES, going_on, most=most, at_once=4)
@@ -136,7 +137,7 @@ def _written(what: str, *, hashes: bool, most: float) -> Counted:
 def _hashed_leaf() -> Counted:
     """A leaf of 65,536 words, by the same kernel."""
     once = 1 / _WARPS
-    loops = (*(0,) * 21, 127 / _WARPS, Some(once, 1), 1, 0, 0, Some(once, 15), Some(once, 7))
+    loops = (*(0,) * 22, 127 / _WARPS, Some(once, 1), 1, 0, 0, Some(once, 15), Some(once, 7))
     kernel, going_on = Kernel("write_blocks.cuh", "write_blocks<Resident<Bf16>>"), (1, 1, 1, 1, once, 1)
     what = "hash a leaf beside blocks"
     return Counted(what, kernel, 256, 2 * _WORDS, loops, _WRITTEN_SHARED_NBYTES, going_on, most=4, at_once=4)
@@ -171,7 +172,7 @@ def _of_fast_blocks() -> tuple[float | Some, ...]:
         Some(one, 1), Some(2 * one, 1), 0, 0,  # bytes; the descriptor; stored and equal words
         pieces / _WARPS, Some(one, 1), Some(one, 4), Some(one, 0),  # sums of pieces, of the last one
         one, 1, 0, *(Some(one, trips) for trips in divmod(pieces, 8)),  # the place, by another warp; their chain
-        0, 0, _FAST_NBYTES / 16384,  # copies of stored words, and of what is coded
+        0, 0, _FAST_NBYTES // 16384, _FAST_NBYTES % 16384 / 4096,  # copies of stored words, and of what is coded
         *[0] * 7,  # leaves
     )  # fmt: skip
 
@@ -263,7 +264,7 @@ def _of_steps() -> Counted:
     placed = (1, 1, 0, 0, 1)  # blocks before it, until they have told; scrambled pieces; the copy
     return Counted(
         "encode `sparse`, 1.8 % changed", Kernel("write_steps.cuh", "write_steps<Bf16>"), 256, _WORDS,
-        (*changed, *parts, *joined, *[0] * 15, *checksum, *placed), _STEPS_NBYTES, going_on=(2 / _WARPS,),
+        (*changed, *parts, *joined, *[0] * 15, *checksum, *placed), STEPS_NBYTES, going_on=(2 / _WARPS,),
         most=20, at_once=4,
     )  # fmt: skip
 
@@ -280,7 +281,7 @@ def _of_dense() -> Counted:
     placed = (1, 8, 0, 0, 9)  # blocks before it, until they have told; scrambled pieces; the copy
     return Counted(
         "encode `dense`, 30 % changed", Kernel("write_steps.cuh", "write_steps<Bf16>"), 256, _WORDS,
-        (*compared, *sparse, *symbols, *places, *checksum, *placed), _STEPS_NBYTES, going_on=(2 / _WARPS,),
+        (*compared, *sparse, *symbols, *places, *checksum, *placed), STEPS_NBYTES, going_on=(2 / _WARPS,),
         most=200, at_once=4,
     )  # fmt: skip
 
@@ -326,8 +327,8 @@ KERNELS = (
     _uncounted("encode pages in F8_E4M3, of any size", "page.cuh", "encode_pages<F8E4M3, false>"),
     _uncounted("encode pages in F8_E5M2", "page.cuh", "encode_pages<F8E5M2, true>"),
     _uncounted("encode pages in F8_E5M2, of any size", "page.cuh", "encode_pages<F8E5M2, false>"),
-    _written("write blocks `resident`", hashes=True, most=13.5),
-    _written("write blocks `resident`, without checksums", hashes=False, most=9.6),
+    _written("write blocks `resident`", hashes=True, most=13),
+    _written("write blocks `resident`, without checksums", hashes=False, most=9),
     _hashed_leaf(),
     *(
         _uncounted(f"write blocks `resident`{what}", "write_blocks.cuh", f"write_blocks<Resident<{layout}>>")
@@ -345,7 +346,7 @@ KERNELS = (
             f"encode `sparse` in {dtype}",
             Kernel("write_steps.cuh", f"write_steps<{layout}>"),
             256,
-            shared_nbytes=_STEPS_NBYTES,
+            shared_nbytes=STEPS_NBYTES,
         )
         for dtype, layout in (("F16", "F16"), ("F8_E4M3", "F8E4M3"), ("F8_E5M2", "F8E5M2"))
     ),
@@ -435,7 +436,8 @@ def measured(tools: Tools) -> tuple[list[list[str]], list[str]]:
     for each in KERNELS:
         architectures = (_COUNTED,) if each.kernel.suffix else ARCHITECTURES
         codes = {architecture: tools.compiled(each.kernel, architecture) for architecture in architectures}
-        cells = [each.what, *(["-", "-"] if not each.words else _instructions(each, codes[_COUNTED], broken))]
+        counted = _instructions(each, tools.listing(codes[_COUNTED]), broken) if each.words else ["-", "-"]
+        cells = [each.what, *counted]
         for architecture in ARCHITECTURES:
             code = codes.get(architecture)
             if code is None:
@@ -451,9 +453,9 @@ def measured(tools: Tools) -> tuple[list[list[str]], list[str]]:
     return rows, broken
 
 
-def _instructions(each: Counted, code: Code, broken: list[str]) -> list[str]:
+def _instructions(each: Counted, listing: Listing, broken: list[str]) -> list[str]:
     try:
-        inside, outside = code.listing.executed(each.loops, each.going_on)
+        inside, outside = listing.executed(each.loops, each.going_on)
     except ValueError as error:
         broken.append(f"{each.what}: {error}")
         return ["?", "?"]

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensorwire.torch.device.binaries import sources
 from tensorwire.torch.device.nvrtc import Compiler
@@ -110,13 +110,13 @@ class Code:
     """A compiled kernel.
 
     Attributes:
-        listing: its instructions.
+        binary: what NVRTC makes of it.
         registers: of a thread.
         stack_nbytes: of a thread, in local memory: registers that are spilled, and arrays that are no registers.
         shared_nbytes: of a block, as far as the kernel itself says.
     """
 
-    listing: Listing
+    binary: bytes
     registers: int
     stack_nbytes: int
     shared_nbytes: int
@@ -140,24 +140,33 @@ class Tools:
         libraries = {name: sorted(self._folder.glob(f"lib/lib{name}.so.*"))[-1] for name in ("nvrtc-builtins", "nvrtc")}
         ctypes.CDLL(str(libraries["nvrtc-builtins"]), ctypes.RTLD_GLOBAL)
         self.compiler = Compiler(ctypes.CDLL(str(libraries["nvrtc"])))
+        self._codes: dict[tuple[Kernel, int], Code] = {}
 
     def compiled(self, kernel: Kernel, architecture: int) -> Code:
-        """A kernel of the package, compiled as it is when it is used."""
+        """A kernel of the package, compiled as it is when it is used; once, however often it is asked for."""
+        if (kernel, architecture) not in self._codes:
+            self._codes[kernel, architecture] = self._compile(kernel, architecture)
+        return self._codes[kernel, architecture]
+
+    def listing(self, code: Code) -> Listing:
+        """Its instructions."""
+        return read(self._output(code.binary, "nvdisasm", "-c"))
+
+    def _compile(self, kernel: Kernel, architecture: int) -> Code:
         code, name = self.compiler.compile(kernel, architecture, sources())
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            file.write(code)
-            file.flush()
-            listing = self._output("nvdisasm", "-c", file.name)
-            usage = self._output("cuobjdump", "-res-usage", file.name).partition(f"Function {name.decode()}:")[2]
+        usage = self._output(code, "cuobjdump", "-res-usage").partition(f"Function {name.decode()}:")[2]
         resources = _RESOURCES.search(usage)
         if resources is None:
             raise RuntimeError(f"{kernel.expression}: cuobjdump names no registers")
         registers, stack, shared, local = map(int, resources.groups())
-        return Code(read(listing), registers, stack + local, shared)
+        return Code(code, registers, stack + local, shared)
 
-    def _output(self, tool: str, *arguments: Any) -> str:
-        done = subprocess.run([self._folder / "bin" / tool, *arguments], capture_output=True, text=True, check=True)
-        return done.stdout
+    def _output(self, code: bytes, *command: str) -> str:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(code)
+            file.flush()
+            tool = [self._folder / "bin" / command[0], *command[1:], file.name]
+            return subprocess.run(tool, capture_output=True, text=True, check=True).stdout
 
 
 def read(listing: str) -> Listing:

@@ -1,6 +1,7 @@
 """`python -m tensorwire_reference decompress SRC [-o OUT]`: needs NumPy alone, and runs wherever Python does."""
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,11 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _failed(error, FAILED)
     for note in report.notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {_printable(note)}", file=sys.stderr)
     files = "1 file" if report.num_files == 1 else f"{report.num_files} files"
     how = "every byte is that of the original" if report.exact else "see the notes"
     seconds = time.perf_counter() - begin
-    print(f"{report.out}: {files}, {report.nbytes / 1e6:.1f} MB in {seconds:.1f} s, {how}")
+    print(f"{_printable(str(report.out))}: {files}, {report.nbytes / 1e6:.1f} MB in {seconds:.1f} s, {how}")
     return 0 if report.exact else FINDING
 
 
@@ -76,9 +77,21 @@ def _failed(error: BaseException, code: int) -> int:
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{str(error.filename)!r}: {error.strerror}"
-    print(f"error: {text or type(error).__name__}", file=sys.stderr)
+    print(f"error: {_printable(text) or type(error).__name__}", file=sys.stderr)
     return code
 
 
+def _printable(text: str) -> str:
+    """A text that names of files and tensors may stand in, without what a terminal would obey."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _end(number: int, _: object) -> None:
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
+        if signal.getsignal(number) is signal.SIG_DFL:  # which would leave a staging directory behind
+            signal.signal(number, _end)
     sys.exit(main())

@@ -3,7 +3,7 @@
 import json
 import re
 from math import prod
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol
 
 from .errors import CorruptDataError, LimitExceededError, TruncatedDataError, require
 from .layouts import TABLE
@@ -15,13 +15,10 @@ _BITS = {**{dtype: bits for dtype, (bits, _) in TABLE.items()}, "F6_E2M3": 6, "F
 
 
 class Content(Protocol):
-    """The bytes of a file: `bytes` or a memory map, of which slices are read."""
+    """The bytes of a file, of which slices are read."""
 
     def __len__(self) -> int: ...
-    @overload
-    def __getitem__(self, index: int, /) -> int: ...
-    @overload
-    def __getitem__(self, index: slice, /) -> bytes: ...
+    def __getitem__(self, place: slice, /) -> bytes: ...
 
 
 class Tensor(NamedTuple):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .checkpoint import MANIFEST
 from .errors import FormatError
-from .folders import Folder, content_of
+from .folders import FileContent, Folder
 from .manifest import MAX_DEPTH
 from .restoring import restore_directory, restore_single, restored_file, without_record
 from .tensor_files import Checkpoint, is_zip
@@ -66,9 +66,7 @@ def decompress(
     try:
         result = staging / "result"
         report = _restore(src, result, behind, progress)._replace(out=out)
-        if os.path.lexists(out):
-            raise FileExistsError(f"{str(out)!r} has appeared meanwhile, and is not overwritten")
-        result.rename(out)
+        _name(result, out)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise OSError(
@@ -78,13 +76,30 @@ def decompress(
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     if src.is_dir():  # not earlier: what may not be written to cannot be moved
-        shutil.copymode(src, out)
+        _copy_mode(src, out)
     return report
+
+
+def _name(result: Path, out: Path) -> None:
+    """Give a result its name, which nothing may have."""
+    try:
+        if os.path.lexists(out):
+            raise FileExistsError
+        if result.is_dir():  # takes the place of no file, and of no directory that holds one
+            result.rename(out)
+        else:
+            os.link(result, out)
+    except FileExistsError:
+        raise FileExistsError(f"{str(out)!r} has appeared meanwhile, and is not overwritten") from None
+    except OSError:
+        if result.is_dir():
+            raise
+        result.rename(out)  # a file system without hard links
 
 
 def _checkpoint(path: Path, behind: Sequence[Checkpoint]) -> Checkpoint:
     """A file, or a directory of files, with the checkpoints behind it."""
-    return Checkpoint(Folder(path) if path.is_dir() else {"": content_of(path)}, tuple(behind))
+    return Checkpoint(Folder(path) if path.is_dir() else {"": FileContent(path)}, tuple(behind))
 
 
 def _restore(src: Path, result: Path, behind: Sequence[Checkpoint], progress: Progress) -> Report:
@@ -93,7 +108,7 @@ def _restore(src: Path, result: Path, behind: Sequence[Checkpoint], progress: Pr
         if root is None:
             raise ValueError(f"{str(src)!r} has no {MANIFEST}, so it is no compressed directory")
         return _restore_directory(Checkpoint(Folder(root), behind), prefix, src, result, progress)
-    content = content_of(src)
+    content = FileContent(src)
     if is_zip(content):
         raise ValueError(f"{str(src)!r} is not compressed")
     try:
@@ -167,8 +182,13 @@ def _write(path: Path, parts: Iterator[bytes], like: Path, progress: Progress) -
         file.flush()
         os.fsync(file.fileno())
     if like.exists():
-        shutil.copymode(like, path)
+        _copy_mode(like, path)
     return nbytes
+
+
+def _copy_mode(like: Path, path: Path) -> None:
+    """The permission bits. A set-id bit would let all who may run the file act as the one who has restored it."""
+    path.chmod(like.stat().st_mode & 0o777)
 
 
 def _copy_modes_of_directories(src: Path, result: Path) -> None:
@@ -176,4 +196,4 @@ def _copy_modes_of_directories(src: Path, result: Path) -> None:
     for path in sorted((path for path in result.rglob("*") if path.is_dir()), reverse=True):
         like = src / path.relative_to(result)
         if like.is_dir():
-            shutil.copymode(like, path)
+            _copy_mode(like, path)

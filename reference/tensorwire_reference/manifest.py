@@ -1,11 +1,11 @@
 """Section "tensorwire.json" of docs/checkpoints.md."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-from .checkpoint import MANIFEST, canonical, sha256
+from .checkpoint import MANIFEST, manifest_checksum
 from .containers import Content, parse_json
 from .errors import LimitExceededError, UnsupportedVersionError, require
 
@@ -21,11 +21,6 @@ _MEMBERS = {
     "copied": set[str](),
 }
 _OF_ALL = {"path", "kind", "nbytes", "sha256"}
-
-
-def manifest_checksum(manifest: Mapping[str, Any]) -> str:
-    """The checksum of a manifest."""
-    return sha256(canonical({key: value for key, value in manifest.items() if key != "checksum"}))
 
 
 def check_required(features: object) -> set[str]:

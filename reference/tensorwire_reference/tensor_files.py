@@ -26,7 +26,6 @@ from .manifest import OF_TENSORS, check_required, is_plain, read_manifest
 _ZIP = b"PK\3\4"
 MAX_LINKS = 100
 MAX_RELATIVE = 16
-MAX_OPEN = 100  # some systems let a program open 256 files
 
 
 class Place(NamedTuple):
@@ -59,14 +58,14 @@ class Checkpoint:
         return sorted(path for path in self.files if path.endswith(".safetensors") or not path)
 
     def open(self, path: str) -> "TensorFile":
-        """Raises KeyError if there is no such file."""
+        """Raises FileNotFoundError if there is no such file."""
         if path not in self._opened:
+            if path not in self.files:
+                raise FileNotFoundError(f"{path!r} is missing, which a {MANIFEST} lists")
             content = self.files[path]
             if is_zip(content):
                 which = f"the torch file {path!r}" if path else "a torch file"
                 raise BaseMismatchError(f"{which} is no base here: compress it, and name the result")
-            if len(self._opened) == MAX_OPEN:
-                self._opened.pop(next(iter(self._opened)))
             try:
                 self._opened[path] = TensorFile(content, self, path)
             except FormatError as error:
@@ -90,7 +89,7 @@ class Checkpoint:
         for other in self.behind:
             for path in sorted(other.paths_of_tensors(), key=lambda path: path != place.path):  # its own path first
                 file = other.open(path)
-                if called in file.names and file.nbytes(called) == header.uncompressed_nbytes:
+                if called in file.names and file.may_have(called, header):
                     found = file.read(called).data
                     if content_hash(found) == header.base_hash:
                         return found
@@ -182,6 +181,12 @@ class TensorFile:
         if self.is_frame(name):
             return self._frame_header(name).uncompressed_nbytes
         return self._header.entries[name].nbytes
+
+    def may_have(self, name: str, header: Header) -> bool:
+        """Whether a tensor may be what a relative frame is relative to. The header of a frame says so; without it each
+        of several bases would be decoded by way of all others."""
+        is_other = self.is_frame(name) and self._frame_header(name).content_hash != header.base_hash
+        return not is_other and self.nbytes(name) == header.uncompressed_nbytes
 
     def label(self, name: str) -> tuple[str, tuple[int, ...]]:
         """Dtype and shape of a tensor."""

@@ -68,11 +68,11 @@ def test_a_loop_that_is_new_is_told() -> None:
 
 
 def test_blocks_that_a_processor_has_room_for() -> None:
-    code = Code(read(LISTING), registers=47, stack_nbytes=0, shared_nbytes=0)
+    code = Code(b"", registers=47, stack_nbytes=0, shared_nbytes=0)
     assert code.at_once(256, 0, 90) == 5, "48 registers of 256 threads"
     assert code.at_once(256, 100 << 10, 90) == 2
     assert code.at_once(256, 100 << 10, 80) == 1
-    assert Code(read(LISTING), 16, 0, 0).at_once(32, 0, 90) == 32
+    assert Code(b"", 16, 0, 0).at_once(32, 0, 90) == 32
 
 
 def test_the_page_has_a_row_for_each_kernel_and_each_is_in_a_header() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +15,16 @@ import pytest
 
 from reference.tensorwire_reference import tensor_files
 from reference.tensorwire_reference.__main__ import main
+from reference.tensorwire_reference.decoder import decode
 from reference.tensorwire_reference.decompress import decompress, default_out, is_windows_name
 from reference.tensorwire_reference.errors import (
     BaseMismatchError,
     CorruptDataError,
     FormatError,
     LimitExceededError,
+    TruncatedDataError,
 )
+from reference.tensorwire_reference.folders import FileContent
 from tensorwire.checkpoint import compress_checkpoint, load_file
 from tests.support.checkpoint_models import contents, edit_manifest, tree_hashes, write_model
 from tests.support.directories import forge, stepped, tensors, write, write_run, write_twice
@@ -120,14 +125,6 @@ def test_a_base_does_not_carry_more_than_a_version_writes(tmp_path: Path, monkey
     monkeypatch.setattr(tensor_files, "MAX_RELATIVE", 0)
     with pytest.raises(LimitExceededError, match="more than the base carries"):
         decompress(tmp_path / "delta", tmp_path / "x", [tmp_path / "old"])
-
-
-def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_files, "MAX_OPEN", 1)
-    write_run(tmp_path / "run", 3)
-    compress_checkpoint(tmp_path / "run", tmp_path / "packed", chain=True)
-    decompress(tmp_path / "packed", tmp_path / "all")
-    assert contents(tmp_path / "all") == contents(tmp_path / "run")
 
 
 def test_a_folder_and_a_file_of_a_compressed_directory(tmp_path: Path) -> None:
@@ -320,6 +317,88 @@ def test_progress_is_shown_on_a_terminal(
     nbytes = sum(path.stat().st_size for path in (tmp_path / "x").rglob("*") if path.is_file())
     assert lines[-3] == f"{nbytes / 1e6:.1f} MB restored"
     assert not "".join(lines[-2:]).strip()
+
+
+def test_a_file_that_appears_meanwhile_stays(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the last moment too, behind the last look. A file system without hard links renames."""
+    monkeypatch.setattr(os.path, "lexists", lambda _: False)
+    (tmp_path / "x").write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match="has appeared meanwhile"):
+        decompress(small / MODEL, tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == b"mine"
+    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError))
+    decompress(small / MODEL, tmp_path / "y")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small", "twice", "x", "y"]
+
+
+def test_set_id_bits_are_not_kept(small: Path, tmp_path: Path) -> None:
+    """The maker of a compressed directory gets no program that acts as the one who restores it."""
+    (small / MODEL).chmod(0o6755)
+    decompress(small, tmp_path / "x")
+    assert (tmp_path / "x" / MODEL).stat().st_mode & 0o7777 == 0o755
+
+
+def test_links_to_directories_are_refused(tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    (tmp_path / "model" / "sub").mkdir()
+    (tmp_path / "model" / "sub" / "notes.txt").touch()
+    compress_checkpoint(tmp_path / "model", tmp_path / "packed")
+    (tmp_path / "packed" / "sub").rename(tmp_path / "elsewhere")
+    (tmp_path / "packed" / "sub").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"'.*packed/sub' is a link to a directory"):
+        decompress(tmp_path / "packed", tmp_path / "x")
+
+
+def test_names_do_not_command_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model(tmp_path / "model")
+    (tmp_path / "model" / "a\n\x1b[31m\u202e\u00e4").touch()
+    compress_checkpoint(tmp_path / "model", tmp_path / "packed")
+    next((tmp_path / "packed").glob("a\n*")).unlink()
+    assert main(["decompress", str(tmp_path / "packed"), "-o", str(tmp_path / "x")]) == 3
+    assert capsys.readouterr().err == "note: a\\n\\x1b[31m\\u202e\u00e4 is missing: left out\n"
+
+
+def test_a_file_that_becomes_shorter(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(_: int) -> None:
+        os.truncate(small / OTHER, 9)
+
+    monkeypatch.setattr(os, "fsync", cut)  # behind the first file
+    with pytest.raises(TruncatedDataError):
+        decompress(small, tmp_path / "x")
+    content = FileContent(small / MODEL)
+    os.truncate(small / MODEL, 100)
+    with pytest.raises(TruncatedDataError, match="has become shorter while it was read"):
+        content[:]
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+def test_a_signal_leaves_nothing(small: Path, tmp_path: Path, number: str) -> None:
+    program = (
+        "import os, runpy, signal, sys\n"
+        f"os.fsync = lambda _: os.kill(os.getpid(), signal.{number})\n"
+        f"sys.argv = ['', 'decompress', {str(small)!r}, '-o', {str(tmp_path / 'x')!r}]\n"
+        "runpy.run_module('reference.tensorwire_reference', run_name='__main__', alter_sys=True)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], check=False)
+    assert run.returncode == 128 + getattr(signal, number)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small", "twice"]
+
+
+def test_bases_cost_no_more_than_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All deltas are relative to one anchor: of the others that are given, none is decoded on the way to it."""
+    write(tmp_path / "anchor" / MODEL, tensors(0))
+    for step in range(4):
+        write(tmp_path / f"{step}" / MODEL, stepped(tensors(0), step))
+        compress_checkpoint(tmp_path / f"{step}", tmp_path / f"delta-{step}", base=tmp_path / "anchor")
+    decoded = []
+    monkeypatch.setattr(tensor_files, "decode", lambda *given: decoded.append(1) or decode(*given))
+    bases = [tmp_path / name for name in ("delta-1", "delta-2", "delta-3", "anchor")]
+    decompress(tmp_path / "delta-0", tmp_path / "x", bases)
+    assert contents(tmp_path / "x") == contents(tmp_path / "0")
+    assert len(decoded) == len(load_file(tmp_path / "0" / MODEL))
+    (tmp_path / "delta-3" / MODEL).unlink()
+    command = ["decompress", str(tmp_path / "delta-0"), "-o", str(tmp_path / "y"), "--base", str(tmp_path / "delta-3")]
+    assert main(command) == 2
 
 
 def test_names_that_windows_cannot_hold() -> None:

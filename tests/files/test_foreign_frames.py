@@ -36,7 +36,7 @@ ROWS, COLUMNS = 300, 257
 WORDS = {name: registry.weights("BF16", ROWS * COLUMNS, name) for name in ("a", "b", "c")}
 FORMS: dict[str, dict[str, Any]] = {
     "a": {"block_alignment": 128, "frame_alignment": 4096, "padding_nbytes": 1024},
-    "b": {"padding_nbytes": 100_000, "extensions": {2**31: b"private"}},
+    "b": {"padding_nbytes": 100_000, "extensions": {2**31: bytes(8) + b"private"}},
     "c": {"frame_alignment": 2**16},
 }
 

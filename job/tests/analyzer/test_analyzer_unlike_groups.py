@@ -152,3 +152,10 @@ def test_halves_that_work_tell_nothing_of_a_rank_that_does_not_come() -> None:
     earlier = [held(1, range(4), entered=5), held(1, range(4), entered=5)]
     ranks = [rank(number, world[number], halves[number // 2], earlier[number // 2]) for number in range(4)]
     assert found(ranks).suspects == [3]
+
+
+def test_as_many_lists_of_one_name_as_there_are_pairs() -> None:
+    """The work grows with the lists, not with their third power: this would not end."""
+    pairs = [[number & ~1, number | 1] for number in range(2048)]
+    finding = found([makes(number, 2048, {1: pair}) for number, pair in enumerate(pairs)])
+    assert (finding.code, finding.suspects, len(finding.sides)) == ("TW-H2", [], 1024)

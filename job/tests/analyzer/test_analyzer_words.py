@@ -65,8 +65,7 @@ def test_who_is_named_by_all_and_itself(culprit: int, text: str) -> None:
 def test_a_reference_that_most_differ_from_is_the_odd_one(text: str) -> None:
     said = {n: text.format(n, 32000, 32064) for n in (1, 2, 3)}
     assert told(found(said)) == ([0], [], "medium")
-    both = "rank 2" in only(found(said)).summary
-    assert both == (text is REFERENCE or text is SIZES), "words that differ in digits are quoted beside the first"
+    assert "rank 2" in only(found(said)).summary, "words that differ in digits are quoted beside the first"
     assert told(found({3: said[3]})) == ([3], [], "medium"), "one alone that differs from the reference"
     assert told(found({2: said[2], 3: said[3]})) == ([], [[2, 3], [0, 1]], "medium")
     assert told(found({1: said[1]}, 2)) == ([], [[1], [0]], "medium")
@@ -93,8 +92,7 @@ def test_two_that_name_each_other_are_sides() -> None:
     ],
 )
 def test_words_that_name_no_other_rank_single_none_out(text: str) -> None:
-    suspects, sides, confidence = told(found({n: text.format(n) for n in (1, 2, 3)}))
-    assert (suspects, sides, confidence) in (([1, 2, 3], [], "medium"), ([1], [], "medium")), suspects
+    assert told(found({n: text.format(n) for n in (1, 2, 3)})) == ([1, 2, 3], [], "medium")
 
 
 def test_what_is_said_later_names_none() -> None:

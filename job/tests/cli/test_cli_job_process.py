@@ -115,6 +115,7 @@ def test_the_example_prints_what_the_manual_shows(repository: Path) -> None:
 
     def normal(text: str) -> str:
         text = re.sub(r"\b\d+(\.\d)? s\b", "6.1 s", text.replace(str(example), "job/examples/hang.py"))
+        text = re.sub(r"(?<=started )\d\d:\d\d|(?<=--pid )\d+", "N", text)
         return re.sub(r" +|\u2500+", " ", text).strip()
 
     printed = iter([normal(line) for line in ran.stdout.splitlines()])

@@ -16,6 +16,7 @@ from .frame.chunks import FrameEncoder, FrameReader, blocks_of, is_labelled, sam
 from .frame.core import cpu_target
 from .frame.core import version as library_version
 from .frame.facts import BlockInfo, FrameInfo, Profile, check_frame_size, check_padding
+from .frame.form import DEFAULT_ALIGNMENT
 from .frame.layouts import FloatFields, float_fields
 from .frame.relative import check_takes_base, compress_bytes, compress_over
 from .frame.threads import num_threads
@@ -52,6 +53,7 @@ from .whole import (
 
 __all__ = [
     "AS_BYTES",
+    "DEFAULT_ALIGNMENT",
     "FROM_TORCH",
     "BlockInfo",
     "ChangedElements",

@@ -274,8 +274,7 @@ def compose(base: Any, *deltas: Buffer, profile: Profile | None = None, threads:
     """One frame relative to `base` in place of several, each of which is relative to what the one before it gives.
 
     The frames are decoded one after the other, into one copy of the tensor, by a checking reader (docs/format.md). The
-    result is the frame that `compress`
-    makes of the last content with this base.
+    result is the frame that `compress` makes of the last content with this base.
 
     Args:
         base: the base of the first frame, as for `decompress`.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from .._ground.text import in_a_line
 from ..codec import (
+    DEFAULT_ALIGNMENT,
     FrameReader,
     Profile,
     blocks_of,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
     from ..torch.device import DevicePages
 
-_FRAME_UNIT = 32
-"""Bytes of which every frame has a multiple."""
 _ADVICE = "leave the page out of the cache, keep it as it is, or promise less: a larger max_ratio, or none"
 
 
@@ -209,7 +208,7 @@ class KVCodec:
                 f"expected a max_ratio of {least / dense:.4f} at least, what frames of {words} elements of {dtype} "
                 f"take, got {self.max_ratio}"
             )
-        room = (limit - least) // _FRAME_UNIT * _FRAME_UNIT  # an element that escapes takes a byte
+        room = (limit - least) // DEFAULT_ALIGNMENT * DEFAULT_ALIGNMENT  # an element that escapes takes a byte
         return DevicePages(words, element, room=min(1.0, room / words))
 
     def _compress(self, content: memoryview, out: memoryview, dtype: str, sizes: tuple[int, ...]) -> int:

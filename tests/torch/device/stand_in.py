@@ -170,7 +170,7 @@ class StandIn:
 def stand_in_for_a_gpu(monkeypatch: pytest.MonkeyPatch, module: ModuleType, driver: StandIn | None) -> None:
     """Let the functions of a module take CPU tensors as those of a GPU, whose driver this is; None: as what they are.
     What earlier calls have made is not found."""
-    monkeypatch.setattr(module, "driver_of", lambda device: driver)
+    monkeypatch.setattr(module, "required_driver", lambda device: driver)
     if hasattr(module, "_kept"):
         monkeypatch.setattr(module, "_kept", Kept())
 

@@ -204,7 +204,8 @@ def on_host(case: Case) -> bytes | None:
 )
 def test_damaged_strings(seeds: range) -> None:
     """The host and kernels refuse the same ones. A tensor that is checked stays as it was, unless the string is valid
-    by itself: then the host would make the same of it, and the content's hash tells. The frames themselves are right.
+    by itself: then the host would make the same of it, and the content's hash tells whether that is the content, as
+    where a threshold changed and no class. The frames themselves are right.
     """
     whole = [shaped(number) for number in range(len(SHAPES) if seeds.start == 0 else 0)]
     found, status = applied([(frame, base, dtype) for frame, base, _, dtype in whole])
@@ -221,7 +222,9 @@ def test_damaged_strings(seeds: range) -> None:
             assert (checked_status, checked_found) == (status, case[1]), seed
         else:
             assert (status, found) == (Status.DONE, expected), seed
-            assert (checked_status, checked_found) == (Status.CORRUPT, expected), seed
+            is_content = expected == shaped(seed % len(SHAPES))[2]
+            told = Status.DONE if is_content else Status.CORRUPT
+            assert (checked_status, checked_found) == (told, expected), seed
 
 
 def test_one_of_two_is_wrong() -> None:

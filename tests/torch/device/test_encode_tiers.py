@@ -18,7 +18,7 @@ from reference.tensorwire_reference.hashes import content_hash
 from reference.tensorwire_reference.header import Header
 from reference.tensorwire_reference.layouts import label_of
 from tensorwire.torch.device.plan import CascadeLaunch
-from tensorwire.torch.device.writing.new_frames import _tiers_nbytes
+from tensorwire.torch.device.writing.new_frames import tiers_room_nbytes
 from tests.support.registry import FLOATS, random_words, rng, weights
 
 from .cascades import NAMES
@@ -63,7 +63,7 @@ def encoded(
     launch(
         driver, "tiers_alone.cuh", f"tiers_alone<{NAMES[dtype]}, {widths:#x}>", (len(blocks),), 256, words,
         bytes_tensor(starts), align, slot, slot if capacity is None else capacity, out, sizes,
-        shared_nbytes=_tiers_nbytes(most),
+        shared_nbytes=tiers_room_nbytes(most),
     )  # fmt: skip
     return [
         Encoded(size, bool(stored), at.tobytes())

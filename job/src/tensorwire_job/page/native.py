@@ -183,6 +183,12 @@ def hash64(data: bytes) -> int:
     return value
 
 
+def line_hash(path: str, function: str, line: int) -> int:
+    """32 bits that stand for a line of a script: the same on all ranks, wherever the script lies on their nodes."""
+    name = path.rpartition("/")[2]
+    return hash64(f"{name}|{function}|{line}".encode()) & 0xFFFFFFFF
+
+
 def _check(status: int, path: str) -> None:
     if status != 0:
         raise OSError(status, os.strerror(status), path)

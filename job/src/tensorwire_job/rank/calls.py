@@ -21,7 +21,7 @@ from tensorwire._ground.copies import not_copied
 from ..model import IN_THREAD, MAX_CALLS, Call, Operation
 from ..page import call_file, native
 from ..page.recorder_entries import operation_info
-from .lines import is_torch, line_hash
+from .lines import is_torch
 from .process_groups import TORCH_FUNCTIONS
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Calls:
         root = -1 if info.root == native.NO_ROOT else info.root
         operation = Operation(info.sequence, name, native.DTYPES[info.dtype], info.numel, root, info.signature)
         lines = ((at["filename"], at["name"], at["line"]) for at in stack)
-        line = next((line_hash(*at) for at in lines if not is_torch(at[0])), 0)
+        line = next((native.line_hash(*at) for at in lines if not is_torch(at[0])), 0)
         if str(entry.get("thread_id", "")) in _other_threads():
             line |= IN_THREAD
         return Call(f"{group.id:016x}", operation, line, counts)

@@ -7,8 +7,6 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
-from ..page import native
-
 _MAX_DEPTH: Final = 40
 _OWN: Final = f"{Path(__file__).resolve().parents[1]}/"
 _known: dict[str, bool] = {}
@@ -40,8 +38,3 @@ def is_torch(filename: str) -> bool:
         torch = f"{Path(sys.modules['torch'].__file__ or '').parent}/"
         known = _known[filename] = filename.startswith((torch, _OWN, "<"))
     return known
-
-
-def line_hash(filename: str, function: str, line: int) -> int:
-    """The same on all ranks, wherever the script lies on their nodes."""
-    return native.hash64(f"{Path(filename).name}|{function}|{line}".encode()) & 0xFFFFFFFF

@@ -27,7 +27,7 @@ from ..model import MAX_CALLS, Call, Operation
 from ..page import native
 from ..page.recorder_entries import signature
 from .flight_recorder import OPEN_SECONDS
-from .lines import caller, line_hash
+from .lines import caller
 from .process_groups import pair_id
 
 if TYPE_CHECKING:
@@ -174,9 +174,8 @@ class Messages:
             signature(message.tag, dtype, message.numel),
         )
         number = 0 if way.peer == _NO_PEER else pair_id(group, *way.ends)
-        return Call(
-            f"{number:016x}", operation, line_hash(line.code.co_filename, line.code.co_name, line.number) if line else 0
-        )
+        at = native.line_hash(line.code.co_filename, line.code.co_name, line.number) if line else 0
+        return Call(f"{number:016x}", operation, at)
 
     def _show(self, way: _Way, waited: int, wait: _ThreadWait | None) -> bool:
         """Whether the page has something new."""

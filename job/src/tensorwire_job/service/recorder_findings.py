@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .. import words
@@ -145,7 +144,8 @@ def _rank(rank: int, world_size: int, dumps: Mapping[int, Dump], members: _Membe
             messages[entry.group, operation.name, operation.root].append(entry)
         else:
             collectives[entry.group].append(entry)
-            calls.append(Call(members.id(rank, entry.group), operation, _line_hash(entry)))
+            line = 0 if entry.line is None else native.line_hash(entry.line.path, entry.line.name, entry.line.line)
+            calls.append(Call(members.id(rank, entry.group), operation, line))
     groups = [_group(rank, name, entries, members) for name, entries in collectives.items()]
     groups += [_pair(rank, way, entries, members) for way, entries in messages.items()]
     process = Process("running", state="")
@@ -189,10 +189,3 @@ def _pair(rank: int, way: tuple[str, str, int], entries: list[Entry], members: _
         idle_seconds=last.seconds,
         operation=replace(last.operation, sequence=number, root=peer),
     )
-
-
-def _line_hash(entry: Entry) -> int:
-    """The same on all ranks, wherever the script lies on their nodes."""
-    if entry.line is None:
-        return 0
-    return native.hash64(f"{Path(entry.line.path).name}|{entry.line.name}|{entry.line.line}".encode()) & 0xFFFFFFFF

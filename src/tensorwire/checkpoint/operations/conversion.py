@@ -132,8 +132,8 @@ def decompress_checkpoint(
         base: the checkpoint that `src` is relative to; of several, newest first. Every tensor of it that is needed is
             hashed before it is used. It is ignored if nothing of `src` is relative.
         strict: raise CorruptDataError for an edited file, FileNotFoundError for a missing one.
-        max_nbytes: refuse a checkpoint whose tensors have more uncompressed bytes than this, before anything is
-            written.
+        max_nbytes: refuse a checkpoint whose tensors, with the headers and files that its manifest holds packed, have
+            more bytes than this when they are unpacked, before anything is written.
 
     Raises:
         BaseMismatchError: `src` is relative, and `base` is missing or not the one that it needs; the error names the
@@ -164,7 +164,7 @@ def transcode_checkpoint(
 
     The result is the one that compressing what `decompress_checkpoint` gives would give, with `base` in both. So
     what is relative stays so, and what is not becomes relative to a `base` that is given. The content is checked on
-    the way, by a checking reader. Arguments and errors are those of `decompress_checkpoint`.
+    the way, by a checking reader. Arguments and errors are those of `decompress_checkpoint`, but for `max_nbytes`.
     """
     options = _Settings(
         profile=profile, base=base, strict=strict, threads=threads, force=force, storage_options=storage_options

@@ -182,7 +182,7 @@ def driver_for(device: torch.device) -> Driver | None:
         return _driver(torch.cuda.current_device() if device.index is None else device.index)
 
 
-def driver_of(device: torch.device) -> Driver | None:
+def required_driver(device: torch.device) -> Driver | None:
     """What runs kernels on a device; None for the CPU.
 
     Raises:

@@ -3,9 +3,8 @@ name stands for several lists of members, and those who meet under it are not th
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import permutations
 from typing import TYPE_CHECKING
 
 from ... import words
@@ -46,9 +45,8 @@ def unlike_groups(job: Job, waits: Sequence[Wait] = ()) -> Verdict | None:
     found = found or [made for made in crossed.values() if all(_stands_still(group, waits) for group in made.values())]
     if not found:
         return None
-    # With those who may come to a list, as they have made none of the name, nor this list under another.
-    holders = [[sorted(g.holders.union(_to_come(job, made, g, names))) for g in made.values()] for made in found]
-    sides = [sorted(each, key=lambda side: (-len(side), side)) for each in holders]
+    of_lists = {members: _holders(made) for members, made in names.items()}
+    sides = [_sides(job, made, of_lists) for made in found]
     few = [set(minority(each)) for each in sides]
     blamed = [own or set().union(*each) for own, each in zip(few, sides, strict=True)]
     if certain:
@@ -79,9 +77,16 @@ def _holders(made: _Made) -> set[int]:
     return set().union(*(group.holders for group in made.values()))
 
 
-def _to_come(job: Job, made: _Made, group: Group, names: Mapping[Hashable, _Made]) -> set[int]:
-    members = tuple(job.groups.ranks_of(group))
-    return set() if _contradict(job, made) else set(members) - _holders(made) - _holders(names[members])
+def _sides(job: Job, made: _Made, of_lists: Mapping[Hashable, set[int]]) -> list[list[int]]:
+    """The holders of each list, the most first, with those who may come to it: they have made none of the name, nor
+    this list under another."""
+    of_name, none_comes = _holders(made), _contradict(job, made)
+    sides = []
+    for group in made.values():
+        members = tuple(job.groups.ranks_of(group))
+        to_come = set() if none_comes else set(members) - of_name - of_lists[members]
+        sides.append(sorted(group.holders.union(to_come)))
+    return sorted(sides, key=lambda side: (-len(side), side))
 
 
 def _are_apart(made: _Made) -> bool:
@@ -91,8 +96,9 @@ def _are_apart(made: _Made) -> bool:
 
 def _contradict(job: Job, made: _Made) -> bool:
     """Whether a rank that is on one list has made another."""
-    pairs = permutations(made.values(), 2)
-    return any(not group.holders.isdisjoint(job.groups.ranks_of(other)) for group, other in pairs)
+    lists = [(group, set(job.groups.ranks_of(group))) for group in made.values()]
+    times = Counter(number for _, members in lists for number in members)
+    return any(times[number] > (number in members) for group, members in lists for number in group.holders)
 
 
 def _made_otherwise(job: Job, candidates: set[int]) -> list[int]:

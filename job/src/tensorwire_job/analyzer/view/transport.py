@@ -147,8 +147,8 @@ def stopped(job: Job, ranks: Iterable[int]) -> Blame | None:
     found = [number for number in ranks if number in job.stopped]
     if not found:
         return None
-    evidence = [f"the process of rank {number} is stopped (state T)" for number in found[:5]]
-    unread = [_lie_unread(*queue) for queue in _unread(job, found[:5]).items()]
+    evidence = [f"the process of rank {number} is stopped (state T)" for number in found[:MAX_SUSPECTS]]
+    unread = [_lie_unread(*queue) for queue in _unread(job, found[:MAX_SUSPECTS]).items()]
     return Blame(found, evidence + unread, Basis.STATE)
 
 
@@ -239,7 +239,7 @@ def _few(suspects: list[int], ranks: Sized, fact: Callable[[int], str]) -> Blame
     if not suspects or 2 * len(suspects) > len(ranks):
         return None
     basis = Basis.COMPARISON if len(suspects) == 1 else Basis.REMAINDER
-    return Blame(suspects, list(map(fact, suspects[:5])), basis)
+    return Blame(suspects, list(map(fact, suspects[:MAX_SUSPECTS])), basis)
 
 
 def _endpoints(flows: Flows, weights: Floats, striking: Bools, basis: Basis) -> Blame | None:

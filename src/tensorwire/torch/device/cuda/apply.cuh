@@ -190,10 +190,8 @@ DEV bool take_block(const Pair& pair, const Opened& opened, TakeShared* shared) 
   u32 tail = tail_of(block.bytes, block.nbytes);
   if (kind_of(tail) == kKindConstant) return take_constant<WRITE>(block, pair.word_nbytes);
   if constexpr (sizeof(T) <= 2) {
-    if (kind_of(tail) == kKindExtended && extended_of(tail) == kExtendedSparse)
-      return take_sparse<T, WRITE>(opened, shared);
-    if (kind_of(tail) == kKindExtended && extended_of(tail) == kExtendedDense)
-      return take_dense<T, WRITE>(opened, shared);
+    if (is_of(tail, kExtendedSparse)) return take_sparse<T, WRITE>(opened, shared);
+    if (is_of(tail, kExtendedDense)) return take_dense<T, WRITE>(opened, shared);
   }
   return true;  // of a kind that the host reads: nothing is written of such a frame
 }

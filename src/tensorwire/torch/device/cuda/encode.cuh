@@ -15,6 +15,7 @@
 // All kEncoders threads of a block of threads take part. Warps take consecutive runs, so that their lists of escapes
 // stand in order, and meet once, when all have counted theirs. What they write is there behind a barrier.
 #pragma once
+#include "blocks.cuh"
 #include "encode_runs.cuh"
 
 constexpr u32 kEncoders = 256, kEncodingWarps = kEncoders / 32;
@@ -229,8 +230,8 @@ DEV Encoded encode_block(const u8* words, u32 n, Sampled sampled, u32 align, u8*
         return i == 0    ? sampled.lo
                : i == 3  ? escapes
                : i == 4  ? escapes >> 8
-               : i == 13 ? 1
-               : i == 14 ? (4 - Tier::WIDTH) << 5 | 7
+               : i == 13 ? kExtendedCascade2
+               : i == 14 ? tag_of(kKindExtended, 4 - Tier::WIDTH)
                          : 0;
       });
     }
@@ -243,7 +244,8 @@ DEV Encoded encode_block(const u8* words, u32 n, Sampled sampled, u32 align, u8*
   if (constant) {
     u32 word = word_at<L>(words, 0);
     if (align <= capacity)
-      finish_block(out, 0, align, L::NBYTES + 1, [&](u32 i) -> u32 { return i == L::NBYTES ? 1 : word >> 8 * i; });
+      finish_block(out, 0, align, L::NBYTES + 1,
+                   [&](u32 i) -> u32 { return i == L::NBYTES ? tag_of(kKindConstant) : word >> 8 * i; });
     return {align, 0, 0};
   }
   if (nbytes < raw && escapes <= kMostEscapes) return {nbytes, 0, escapes};

@@ -12,7 +12,6 @@
 #include "encode_sparse.cuh"
 #include "read_bits.cuh"
 
-constexpr u32 kDenseKind = 4;
 constexpr u32 kDenseNbytes = 44832;  // a block that would be larger is stored
 constexpr u32 kTableWords = 29;      // of a table of as many symbols, 28 bits each at most, and what put_bits may touch
 constexpr u32 kHashedNumbers = 360;  // for the hash of a block, see hash.cuh
@@ -270,6 +269,6 @@ DEV Change dense_block(const u8* words, const u8* base, u32 n, u32 thresholds, D
   u8* behind = (u8*)shared->block + nbytes - count - kDenseParams;
   if (t < 4) behind[t] = (u8)(places.num_changed >> 8 * t);
   if (t < count) behind[4 + t] = (u8)(thresholds >> 8 * t);
-  if (t == 32) behind[4 + count] = kDenseKind, behind[5 + count] = (u8)(kExtendedTag | count << kVariantBit);
+  if (t == 32) behind[4 + count] = kExtendedDense, behind[5 + count] = (u8)tag_of(kKindExtended, count);
   return {kDense, nbytes};
 }

@@ -65,19 +65,23 @@ DEV u32 split_group(const u32* words, u32* rest) {
     return octets[TOP] >> (M - 8 * TOP) & ((1u << L::EXPONENT_BITS) - 1) * kOnes;
 }
 
-// The interval that digits name, for four exponents at a time.
-struct Interval {
-  u32 low, flip;
+// From words to steps from an exponent `lo`, a byte each, and to the bytes of their rests.
+template <class L>
+struct Steps {
+  u32 added;
 
-  METHOD explicit Interval(u32 lo) {
-    u32 all = lo * kOnes;
-    low = kept(all & 0x7f7f7f7fu), flip = kept(~all & 0x80808080u);
-  }
+  METHOD explicit Steps(u32 lo) : added(L::EXPONENT_BITS == 8 ? (256 - lo & 255) * 0x01000100u : (128 - lo) * kOnes) {}
 
-  // x - lo, in each byte.
-  METHOD u32 steps(u32 x) const {
-    u32 difference = (x | 0x80808080u) - low;
-    return difference ^ (x & 0x80808080u) ^ flip;
+  METHOD u32 of_group(const u32* words, u32* rest) const {
+    u32 x = split_group<L, 1>(words, rest);
+    if constexpr (L::EXPONENT_BITS < 8) {
+      return (x + added) ^ 0x80808080u;  // exponents are so few that no byte carries
+    } else {
+      static_assert(L::NBYTES == 2 && L::MANTISSA_BITS == 7, "bfloat16");
+      // Without signs the lower byte of a word takes the carry of the word before it.
+      u32 first = words[0] & 0x7fff7fffu, second = words[1] & 0x7fff7fffu;
+      return prmt(add_scaled(first, 2, added), add_scaled(second, 2, added), 0x7531);
+    }
   }
 };
 
@@ -198,18 +202,19 @@ struct Encoding {
   static constexpr int ROWS = Tier::ROWS, V = Tier::V, NWORDS = V * L::NBYTES;
   const u8 *words, *lane_words;
   u32 *rests, *digits;
-  u32 n, lane, half, j;
-  Interval interval;
+  u32 n, lo, lane, half, j;
+  Steps<L> steps_of;
 
   METHOD Encoding(const u8* words, u32* out, u32 n, u32 lo)
       : words(words),
         rests(kept_anywhere(out)),
         digits(kept_anywhere(out + field_nwords(n, L::REST_BITS))),
         n(n),
+        lo(lo),
         lane(threadIdx.x & 31),
         half(lane >> 4),
         j(lane % 16 * V),
-        interval(lo) {
+        steps_of(lo) {
     lane_words = kept(words + half * (256 * L::NBYTES) + j * (4 * L::NBYTES));
   }
 
@@ -222,13 +227,13 @@ struct Encoding {
     for (int k = 0; k < ROWS; k++) load_groups<L, WHOLE, V>(own[k], at + k * Tier::STRIDE * (4 * L::NBYTES));
   }
 
-  METHOD void split(const u32 (*own)[NWORDS], u32 (*x)[V], u32 (*rest)[ROWS][V]) const {
+  METHOD void split(const u32 (*own)[NWORDS], u32 (*steps)[V], u32 (*rest)[ROWS][V]) const {
 #pragma unroll
     for (int k = 0; k < ROWS; k++)
 #pragma unroll
       for (int v = 0; v < V; v++) {
         u32 bytes[2];
-        x[k][v] = split_group<L, 1>(own[k] + v * L::NBYTES, bytes);
+        steps[k][v] = steps_of.of_group(own[k] + v * L::NBYTES, bytes);
 #pragma unroll
         for (int b = 0; b < L::REST_NBYTES; b++) rest[b][k][v] = bytes[b];
       }
@@ -309,14 +314,14 @@ DEV u32 encode_pairs(const Encoding<L, WHOLE>& block, u32 pair, u32 end, u32& es
     }
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-      u32 x[ROWS][V], rest[L::REST_NBYTES][ROWS][V], any = 0;
-      block.split(own[s], x, rest);
+      u32 steps[ROWS][V], rest[L::REST_NBYTES][ROWS][V], any = 0;
+      block.split(own[s], steps, rest);
 #pragma unroll
       for (int k = 0; k < ROWS; k++)
 #pragma unroll
-        for (int v = 0; v < V; v++) x[k][v] = block.interval.steps(x[k][v]), any |= may_escape<L>(x[k][v]);
+        for (int v = 0; v < V; v++) any |= may_escape<L>(steps[k][v]);
       block.store_rests(pair + s, rest, here[s]);
-      block.store_digits(pair + s, x, here[s]);
+      block.store_digits(pair + s, steps, here[s]);
       escaping = __funnelshift_r(escaping, __any_sync(0xffffffffu, here[s] && any != 0), 1);
       if constexpr (SUMS) piece.store(sums + 8 * (pair + s), own[s], here[s]);
     }
@@ -332,17 +337,16 @@ DEV u32 list_pair(const Encoding<L, WHOLE>& block, u32 pair, u8* list, u32 list_
   constexpr int ROWS = Block::ROWS, V = Block::V;
   constexpr u32 NAMED = Block::Tier::NAMED;
   bool here = block.is_here(pair);
-  u32 own[ROWS][Block::NWORDS], x[ROWS][V], rest[L::REST_NBYTES][ROWS][V], digits[ROWS][V], escapes[ROWS][V];
+  u32 own[ROWS][Block::NWORDS], steps[ROWS][V], rest[L::REST_NBYTES][ROWS][V], digits[ROWS][V], escapes[ROWS][V];
   if (here) block.load(own, pair);
-  block.split(own, x, rest);
+  block.split(own, steps, rest);
   u32 count = 0;  // by rows, a byte each
 #pragma unroll
   for (int k = 0; k < ROWS; k++)
 #pragma unroll
     for (int v = 0; v < V; v++) {
-      u32 steps = block.interval.steps(x[k][v]);
-      escapes[k][v] = here ? escapes_of<L>(steps) : 0;
-      digits[k][v] = (steps & NAMED * kOnes) | escapes[k][v] * NAMED;
+      escapes[k][v] = here ? escapes_of<L>(steps[k][v]) : 0;
+      digits[k][v] = (steps[k][v] & NAMED * kOnes) | escapes[k][v] * NAMED;
       count += __popc(escapes[k][v]) << 8 * k;
     }
   block.store_digits(pair, digits, here);
@@ -366,7 +370,7 @@ DEV u32 list_pair(const Encoding<L, WHOLE>& block, u32 pair, u8* list, u32 list_
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           if (!(escapes[k][v] >> 8 * i & 1)) continue;
-          *to++ = (u8)(x[k][v] >> 8 * i);
+          *to++ = (u8)(block.lo + (steps[k][v] >> 8 * i));
         }
     }
   }

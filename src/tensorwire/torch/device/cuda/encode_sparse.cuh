@@ -29,7 +29,6 @@ constexpr u32 kAtOnce = 4;          // eights of a thread
 constexpr u32 kCountOrder = 5;      // of the golomb() of counts
 constexpr u32 kFirstLargeStep = 4;  // smaller sizes have sets
 constexpr u32 kMostSizeBits = 24;   // of a step's size, in the mean of all of a class
-constexpr u32 kSparseKind = 3, kExtendedTag = 7, kVariantBit = 5;
 
 struct Change {
   u32 kind, nbytes;
@@ -440,7 +439,7 @@ DEV u32 join_parts(SparseShared* shared, u32 thresholds, u32 raw) {
   __syncthreads();
   u8* behind = (u8*)shared->block + nbytes;
   if (threadIdx.x < count) behind[(int)threadIdx.x - (int)count - 2] = (u8)(thresholds >> 8 * threadIdx.x);
-  if (threadIdx.x == 32) behind[-2] = kSparseKind, behind[-1] = (u8)(kExtendedTag | count << kVariantBit);
+  if (threadIdx.x == 32) behind[-2] = kExtendedSparse, behind[-1] = (u8)tag_of(kKindExtended, count);
   return nbytes;
 }
 

@@ -30,25 +30,8 @@ DEV u32 at_least(u32 octets, u32 least) {
   return (((octets & 0x7f7f7f7fu) + (128 - least) * kOnes) | octets) & 0x80808080u;
 }
 
-// From words to steps from an exponent `lo`, a byte each, and to the bytes of their rests.
-template <class L>
-struct Steps {
-  u32 added;
-
-  METHOD explicit Steps(u32 lo) : added(L::EXPONENT_BITS == 8 ? (256 - lo & 255) * 0x01000100u : (128 - lo) * kOnes) {}
-
-  METHOD u32 of_group(const u32* words, u32* rest) const {
-    u32 x = split_group<L, 1>(words, rest);
-    if constexpr (L::EXPONENT_BITS < 8) {
-      return (x + added) ^ 0x80808080u;  // exponents are so few that no byte carries
-    } else {
-      static_assert(L::NBYTES == 2 && L::MANTISSA_BITS == 7, "bfloat16");
-      // Without signs the lower byte of a word takes the carry of the word before it.
-      u32 first = words[0] & 0x7fff7fffu, second = words[1] & 0x7fff7fffu;
-      return prmt(add_scaled(first, 2, added), add_scaled(second, 2, added), 0x7531);
-    }
-  }
-};
+// a + b, in each byte.
+DEV u32 sums_of_bytes(u32 a, u32 b) { return ((a & 0x7f7f7f7fu) + (b & 0x7f7f7f7fu)) ^ ((a ^ b) & 0x80808080u); }
 
 // What a lane has of a run: digits, a byte each, and what the list gets: steps of the exponents that escape, and zeros.
 struct Numbers {
@@ -320,10 +303,10 @@ DEV bool encode_later(const Tiers<WIDTHS>& tiers, u32 start, u32* out, Streams<W
     return encode_later<WIDTHS, T + 1>(tiers, start - below, out, streams, room);
   } else {
     __syncthreads();
-    Interval interval(0 - start & 255);
+    u32 starts = (start & 255) * kOnes;
 #pragma unroll 1
     for (u32 i = 4 * threadIdx.x; stored && i < count; i += 4 * kEncoders) {
-      u32 x = interval.steps(*(const u32*)(room.list + i));
+      u32 steps = *(const u32*)(room.list + i), x = sums_of_bytes(steps, starts);
       field[i / 4] = count - i < 4 ? x & ((1u << (count - i) * 8) - 1) : x;
     }
     return true;
@@ -345,7 +328,9 @@ struct CascadeEnd {
     words[0] = tiers.lo | below << 8 | counts[2] << 24;
     words[1] = counts[2] >> 8 | counts[3] << 8 | counts[4] << 24;
     words[2] = counts[4] >> 8 | counts[5] << 8 | counts[6] << 24;
-    words[3] = counts[6] >> 8 | (VARIANT < 8 ? VARIANT << 5 | 3 : 1 | (VARIANT - 8) << 13 | 7 << 8) << 8;
+    constexpr u32 ENDS =
+        VARIANT < 8 ? tag_of(kKindCascade, VARIANT) : kExtendedCascade2 | tag_of(kKindExtended, VARIANT - 8) << 8;
+    words[3] = counts[6] >> 8 | ENDS << 8;
   }
 
   METHOD u32 operator()(u32 i) const {
@@ -362,7 +347,8 @@ DEV Encoded encode_tiers(const u8* words, u32 n, const Tiers<WIDTHS>& tiers, u32
   if (tiers.alike && raw > align && is_constant<L>(words, n, room.samples)) {
     u32 word = word_at<L>(words, 0);
     if (align <= capacity)
-      finish_block(out, 0, align, L::NBYTES + 1, [&](u32 i) -> u32 { return i == L::NBYTES ? 1 : word >> 8 * i; });
+      finish_block(out, 0, align, L::NBYTES + 1,
+                   [&](u32 i) -> u32 { return i == L::NBYTES ? tag_of(kKindConstant) : word >> 8 * i; });
     return {align, 0, 0};
   }
   Streams<WIDTHS> streams = {{0, n}, field_nwords(n, L::REST_BITS) + field_nwords(n, W)};

@@ -36,28 +36,14 @@ constexpr u32 kNotCopied = 0xffffffff;
 constexpr u32 kMostIndexNbytes = 4096;  // with extensions, and with what the frame's alignment adds
 
 // What a block of threads keeps of a header in shared memory, 8 bytes at a time.
-struct HeaderRoom {
-  u64 head[kHeadNwords];                         // fixed part and shape, with 0 as checksum; then zeros
+struct HeaderRoom : Head {                       // with 0 as checksum
   u64 index[(kMostIndexNbytes + kHashPad) / 8];  // what stands behind the shape; then zeros
   u64 checksum;                                  // of the header
   u32 index_nbytes;                              // kNotCopied if it is too long, or not all there
   u32 verdict;                                   // the least fault that was told
 
-  METHOD u32 ndim() const { return (u32)(head[1] >> 24) & 255; }
-  METHOD u32 unit_log2() const { return (u32)(head[2] >> 40) & 255; }
-  METHOD u32 features() const { return (u32)(head[1] >> 32); }
-  METHOD u32 profile() const { return (u32)(head[1] >> 8) & 255; }
-  METHOD u32 bits() const { return (u32)(head[3] >> 48); }
-  METHOD u64 content_nbytes() const { return head[6]; }
-  METHOD u64 header_nbytes() const { return head[kFieldHeader]; }
-  METHOD u64 data_nbytes() const { return head[kFieldData]; }
-  METHOD u32 block_words() const { return (u32)head[9]; }
-  METHOD u32 padding_nbytes() const { return (u32)(head[9] >> 32); }
-  // Of a block: where it begins behind the header, in units, and what else the index says of it.
-  METHOD u32 entry(u32 block) const { return ((const u32*)index)[2 * block]; }
-  METHOD u32 place(u32 block) const { return entry(block) & 0x7fffffff; }
-  METHOD bool is_stored(u32 block) const { return entry(block) >> 31; }
-  METHOD u32& checksum_of(u32 block) { return ((u32*)index)[2 * block + 1]; }
+  METHOD const Entry& entry(u32 block) const { return ((const Entry*)index)[block]; }
+  METHOD u32& checksum_of(u32 block) { return ((Entry*)index)[block].checksum; }
 };
 
 DEV u32 dims_of(const u8* frame, u32 nbytes) { return nbytes < kFixedNbytes ? 0 : min((u32)frame[11], kMostDims); }
@@ -69,7 +55,7 @@ DEV void copy_header(const u8* frame, u32 nbytes, HeaderRoom& room) {
   if (end >= begin && end <= nbytes && end - begin <= kMostIndexNbytes && end % 8 == 0) length = (u32)end - begin;
   for (u32 i = threadIdx.x; i < kHeadNwords; i += blockDim.x) {
     u64 value = 8 * i < available ? words[i] : 0;
-    room.head[i] = i == kFieldHeaderChecksum ? 0 : value;
+    room.words[i] = i == kFieldHeaderChecksum ? 0 : value;
     if (i == kFieldHeaderChecksum) room.checksum = value;
   }
   u32 padded = length == kNotCopied ? 0 : hash_padded(length);
@@ -90,11 +76,11 @@ struct Place {
 
 // Whether a frame is one of its place, and whether its words and its index are such as kernels read.
 DEV u32 place_fault(const HeaderRoom& room, u32 nbytes, const Place& place) {
-  u64 others = (room.head[4] ^ place.name[0]) | (room.head[5] ^ place.name[1]) | (room.bits() ^ place.layout >> 48);
+  u64 others = (room.words[4] ^ place.name[0]) | (room.words[5] ^ place.name[1]) | (room.bits() ^ place.layout >> 48);
   if (others | (room.content_nbytes() ^ place.num_words * place.word_nbytes)) return fault_of(kOfPlace, kAnotherTensor);
   if (room.features()) return fault_of(kOfPlace, kBaseMismatch);
   if (room.header_nbytes() > nbytes) return fault_of(kOfPlace, kTruncated);
-  bool here = room.head[3] == place.layout && room.index_nbytes != kNotCopied;
+  bool here = room.words[3] == place.layout && room.index_nbytes != kNotCopied;
   return here ? kNoneFails : fault_of(kOfKernel, kHostOnly);
 }
 
@@ -102,14 +88,14 @@ DEV u32 place_fault(const HeaderRoom& room, u32 nbytes, const Place& place) {
 DEV u32 header_fault(const HeaderRoom& room, u32 nbytes, const Place& place) {
   u32 warp = threadIdx.x >> 5, fault = kNoneFails;
   if (warp == 0) {
-    Status status = check_fields(room.head, nbytes);
+    Status status = check_fields(room.words, nbytes);
     fault = status == kDone ? place_fault(room, nbytes, place) : fault_of(kOfHeader, status);
   }
   bool of_index = warp == 2;
   if (warp == 1 || (of_index && room.index_nbytes != kNotCopied)) {
-    u32 length = of_index ? room.index_nbytes : kFixedNbytes + 8 * min(room.ndim(), kMostDims);
-    u64 hash = hash_by_warp(of_index ? room.index : room.head, hash_padded(length));
-    bool wrong = (threadIdx.x & 31) == 0 && hash != (of_index ? room.head[kFieldIndexChecksum] : room.checksum);
+    u32 length = of_index ? room.index_nbytes : room.nbytes();
+    u64 hash = hash_by_warp(of_index ? room.index : room.words, hash_padded(length));
+    bool wrong = (threadIdx.x & 31) == 0 && hash != (of_index ? room.words[kFieldIndexChecksum] : room.checksum);
     fault = fault_if(wrong, of_index ? kOfIndexSum : kOfHeaderSum);
   }
   return fault;
@@ -121,29 +107,18 @@ DEV bool has_wrong_entry(const HeaderRoom& room, const Place& place) {
   bool wrong = false;
 #pragma unroll 1
   for (u32 block = threadIdx.x; block * block_words < place.num_words; block += blockDim.x) {
-    u32 begin = room.place(block), n = min(place.num_words - block * block_words, block_words);
-    u32 next = block * block_words + n < place.num_words ? room.place(block + 1) : end;
-    u32 raw = (n * place.word_nbytes + (1u << unit) - 1) >> unit, length = next - begin;
-    wrong |= (block == 0 && begin) || begin >= next || next > end || length > raw;
-    wrong |= room.is_stored(block) && length != raw;
+    u32 n = min(place.num_words - block * block_words, block_words);
+    u32 next = block * block_words + n < place.num_words ? room.entry(block + 1).place() : end;
+    u32 raw = (n * place.word_nbytes + (1u << unit) - 1) >> unit;
+    wrong |= is_wrong(room.entry(block), block == 0, next, end, raw, false);
   }
   return wrong;
 }
 
 // The records between index and blocks, by one warp.
 DEV bool has_wrong_extension(const HeaderRoom& room, u32 num_blocks) {
-  u32 at = num_blocks, end = room.index_nbytes / 8, before = 0;
-#pragma unroll 1
-  for (; at < end && (u32)room.index[at] != 0;) {
-    u32 tag = (u32)room.index[at], length = (u32)(room.index[at] >> 32), odd = length & 7;
-    if (tag <= before || length > (end - at - 1) * 8 || (tag == 1 && length != 4)) return true;
-    if (odd && room.index[at + 1 + length / 8] >> 8 * odd) return true;
-    at += 1 + (length + 7) / 8, before = tag;
-  }
-  bool wrong = false;
-#pragma unroll 1
-  for (u32 i = at + (threadIdx.x & 31); i < end; i += 32) wrong |= room.index[i] != 0;
-  return wrong;
+  u32 end = room.index_nbytes / 8, zeros = extensions_end(room.index, num_blocks, end);
+  return zeros == 0 || !are_zeros(room.index, zeros, end, threadIdx.x & 31, 32);
 }
 
 // The rest of step 7, and step 8.
@@ -155,11 +130,6 @@ DEV u32 index_fault(const u8* frame, const HeaderRoom& room, u32 nbytes, const P
   }
   u64 data_end = room.header_nbytes() + room.data_nbytes();
   if (data_end + room.padding_nbytes() > nbytes) return min(fault, fault_of(kOfEnd, kTruncated));
-  u32 begin = (u32)data_end, end = begin + room.padding_nbytes(), other = 0;
-#pragma unroll 1
-  for (u32 at = begin + 16 * threadIdx.x; at < end; at += 16 * blockDim.x) {
-    uint4 value = *(const uint4*)(frame + at);
-    other |= value.x | value.y | value.z | value.w;
-  }
-  return min(fault, fault_if(other, kOfPadding));
+  u32 begin = (u32)data_end / 8, end = begin + room.padding_nbytes() / 8;
+  return min(fault, fault_if(!are_zeros((const u64*)frame, begin, end, threadIdx.x, blockDim.x), kOfPadding));
 }

@@ -1,5 +1,7 @@
-// The fields of a frame's header: each rule of docs/format.md, steps 1 to 5, in their order.
+// A frame's header and its parts: what they say, and each rule of docs/format.md, steps 1 to 8, but for those that tell
+// what the header has to do with its place. header.cuh checks frames of pages by it, open_relative.cuh relative ones.
 #pragma once
+#include "blocks.cuh"
 #include "frame.cuh"
 #include "hash.cuh"
 #include "labels.cuh"
@@ -9,6 +11,27 @@ constexpr u32 kFixedNbytes = 128, kMostDims = 64, kProfileEnec = 0, kProfileResi
 constexpr u32 kHeadNwords = (kFixedNbytes + 8 * kMostDims + kHashPad) / kHashPad * kHashPad / 8;  // of 8 bytes
 constexpr u64 kMostContent = 1ull << 53, kMostHeaderNbytes = 1ull << 37;
 constexpr u32 kMostPadding = 1 << 22, kMostBlockWords = 1 << 18, kLeastBlockWords = 256, kMostBits = 1024;
+
+// The fixed part and the shape, 8 bytes at a time; then zeros.
+struct Head {
+  u64 words[kHeadNwords];
+
+  METHOD u32 profile() const { return (u32)(words[1] >> 8) & 255; }
+  METHOD u32 ndim() const { return (u32)(words[1] >> 24) & 255; }
+  METHOD u32 features() const { return (u32)(words[1] >> 32); }
+  METHOD u32 unit_log2() const { return (u32)(words[2] >> 40) & 255; }
+  METHOD u32 word_nbytes() const { return (u32)words[3] & 255; }
+  METHOD u32 exponent_bits() const { return (u32)(words[3] >> 8) & 255; }
+  METHOD u32 split() const { return (u32)(words[3] >> 24) & 255; }
+  METHOD u32 is_ordered() const { return (u32)(words[3] >> 32) & 255; }
+  METHOD u32 bits() const { return (u32)(words[3] >> 48); }
+  METHOD u64 content_nbytes() const { return words[6]; }
+  METHOD u64 header_nbytes() const { return words[kFieldHeader]; }
+  METHOD u64 data_nbytes() const { return words[kFieldData]; }
+  METHOD u32 block_words() const { return (u32)words[9]; }
+  METHOD u32 padding_nbytes() const { return (u32)(words[9] >> 32); }
+  METHOD u32 nbytes() const { return kFixedNbytes + 8 * min(ndim(), kMostDims); }
+};
 
 // The layout, the bits of an element, two reserved bytes and the dtype's name, by a warp.
 DEV bool has_valid_label(const u8* head) {
@@ -69,4 +92,32 @@ DEV Status check_fields(const u64* words, u64 nbytes) {
   if (!relative && num_words > (data >> unit) * block_words) return kCorrupt;
   bool has_index = !relative || data;
   return header < begin || (has_index && num_words > (header - begin) / 8 * block_words) ? kCorrupt : kDone;
+}
+
+// Of step 7: whether an entry of the index is wrong. Its block ends at `end` of `units`, and stored it takes `raw`.
+DEV bool is_wrong(Entry entry, bool first, u32 end, u32 units, u32 raw, bool relative) {
+  u32 begin = entry.place(), length = end - begin;
+  bool wrong = (first && begin) || begin > end || end > units || length > raw || (entry.is_stored() && length != raw);
+  return wrong || (length == 0 && (!relative || entry.checksum));
+}
+
+// Of step 7: where extensions end and zeros begin, in numbers of 8 bytes from `at` on; 0 if an extension is wrong.
+DEV u32 extensions_end(const u64* words, u32 at, u32 end) {
+  u32 before = 0;
+#pragma unroll 1
+  for (; at < end && (u32)words[at] != 0;) {
+    u32 tag = (u32)words[at], length = (u32)(words[at] >> 32), odd = length & 7;
+    if (tag <= before || length > (end - at - 1) * 8 || (tag == kEncoderTag && length != 4)) return 0;
+    if (odd && words[at + 1 + length / 8] >> 8 * odd) return 0;
+    at += 1 + (length + 7) / 8, before = tag;
+  }
+  return at;
+}
+
+// Whether numbers are zeros, as far as this one of so many threads looks.
+DEV bool are_zeros(const u64* words, u64 begin, u64 end, u32 thread, u32 threads) {
+  u64 any = 0;
+#pragma unroll 1
+  for (u64 i = begin + thread; i < end; i += threads) any |= words[i];
+  return any == 0;
 }

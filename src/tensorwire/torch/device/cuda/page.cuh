@@ -37,7 +37,7 @@ DEV void write_header(u8* frame, const Encoded& block, u32 n, u32 padding, const
                           of_block ? block_last : content_last);
   __syncwarp();
   if (lane < 2) root[1 + lane] = hash;
-  if (lane == 8) index[0] = pair64(block.stored << 31, (u32)hash);
+  if (lane == 8) index[0] = pair64(block.stored ? kIsStored : 0, (u32)hash);
   if (lane == 0) {
     root[0] = nbytes;
     index[1] = kEncoderTag | (u64)sizeof(u32) << 32, index[2] = kEncoderNumber;

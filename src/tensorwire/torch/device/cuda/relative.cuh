@@ -1,6 +1,7 @@
 // Relative frames as kernels see them that change a tensor in place: what the host knows, and what a kernel has read of
 // a frame's header. docs/format.md says what the bytes mean.
 #pragma once
+#include "blocks.cuh"
 #include "hash_long.cuh"
 #include "status.h"
 
@@ -39,11 +40,11 @@ struct BlockPlace {
 };
 
 DEV BlockPlace place_of(const Pair& pair, const Opened& opened, u32 block) {
-  const uint2* entry = (const uint2*)(pair.frame + opened.index_at) + block;
-  uint2 own = entry[0];
-  u64 begin = (u64)(own.x & 0x7fffffff) << opened.alignment_log2, end = opened.data_nbytes;
-  if (block + 1 < opened.num_blocks) end = (u64)(entry[1].x & 0x7fffffff) << opened.alignment_log2;
-  return {(const u8*)pair.frame + opened.header_nbytes + begin, (u32)(end - begin), own.y, own.x >> 31 != 0};
+  const Entry* entry = (const Entry*)(pair.frame + opened.index_at) + block;
+  Entry own = entry[0];
+  u64 begin = (u64)own.place() << opened.alignment_log2, end = opened.data_nbytes;
+  if (block + 1 < opened.num_blocks) end = (u64)entry[1].place() << opened.alignment_log2;
+  return {(const u8*)pair.frame + opened.header_nbytes + begin, (u32)(end - begin), own.checksum, own.is_stored()};
 }
 
 DEV u64 block_nbytes_of(const Pair& pair, const Opened& opened) { return (u64)opened.block_words * pair.word_nbytes; }
@@ -54,14 +55,8 @@ DEV u32 words_of(const Pair& pair, const Opened& opened, u32 block) {
   return (u32)min(all - before, (u64)opened.block_words);
 }
 
-// Kinds -------------------------------------------------------------------------------------------------------------
+// Kinds sparse and dense --------------------------------------------------------------------------------------------
 
-enum { kKindConstant = 1, kKindExtended = 7, kExtendedSparse = 3, kExtendedDense = 4, kExtendedLast = 5 };
-
-// The last four bytes of a coded block.
-DEV u32 tail_of(const u8* bytes, u32 nbytes) { return *(const u32*)(bytes + nbytes - 4); }
-DEV u32 kind_of(u32 tail) { return tail >> 24 & 7; }
-DEV u32 extended_of(u32 tail) { return tail >> 16 & 255; }
 DEV u32 classes_of(u32 tail) { return (tail >> 29) + 1; }
 
 // Threshold c of a block with so many classes.

@@ -58,8 +58,8 @@ struct OneTier {
 
 // The block whose first word has that number in the page.
 DEV PageBlock block_at(const u8* blocks, const HeaderRoom& room, u32 number, u32 first, u32 page_words) {
-  u32 unit = room.unit_log2(), place = room.place(number), n = min(page_words - first, room.block_words());
-  u32 next = first + n < page_words ? room.place(number + 1) : (u32)(room.data_nbytes() >> unit);
+  u32 unit = room.unit_log2(), place = room.entry(number).place(), n = min(page_words - first, room.block_words());
+  u32 next = first + n < page_words ? room.entry(number + 1).place() : (u32)(room.data_nbytes() >> unit);
   return {blocks + ((u64)place << unit), (next - place) << unit, n};
 }
 
@@ -68,8 +68,9 @@ template <class L>
 DEV Coded open_block(const PageBlock& block, const HeaderRoom& room, u32& fault) {
   typedef OneTier<L> Tier;
   uint4 tail = *(const uint4*)(block.begin + block.nbytes - 16);
-  u32 tag = tail.w >> 24, kind = tag & 7, extended = kind == 7 ? tail.w >> 16 & 255 : 1, unit = 1u << room.unit_log2();
-  bool one_tier = tag == (7 | Tier::VARIANT << 5) && extended == 1, constant = tag == 1 && block.nbytes == unit;
+  u32 tag = tail.w >> 24, unit = 1u << room.unit_log2();
+  bool of_tiers = is_of(tail.w, kExtendedCascade2), one_tier = of_tiers && tag == tag_of(kKindExtended, Tier::VARIANT);
+  bool constant = tag == tag_of(kKindConstant) && block.nbytes == unit;
   if (one_tier && room.profile() != kProfileEnec) {
     u32 lo = tail.x >> 8 & 255, escapes = tail.y & 0xffff, others = tail.x >> 16 | tail.y >> 16 | tail.z;
     u32 available = block.nbytes - Tier::DESCRIPTOR, streams = 4 * Tier::bytes_at(block.n) + ((escapes + 3) & ~3u);
@@ -79,11 +80,11 @@ DEV Coded open_block(const PageBlock& block, const HeaderRoom& room, u32& fault)
     fault = min(fault, fault_of(kOfBlock, kCorrupt));
   } else if (constant) {
     return {kConstant | (tail.w >> (24 - 8 * L::NBYTES) & ((1u << 8 * L::NBYTES) - 1)) << 8};
-  } else if (kind == 0 || (tag >> 3 & 3) == 3 || extended - 1 > 4) {
+  } else if (is_unknown(tail.w)) {
     fault = min(fault, fault_of(kOfKind, kUnsupportedVersion));
   } else {
     bool on_host =
-        room.profile() != kProfileResident || ((tag & 31) == 7 && extended == 1 && tag >> 5 < 6 && !one_tier);
+        room.profile() != kProfileResident || (of_tiers && !rest_coding_of(tail.w) && tag >> 5 < 6 && !one_tier);
     fault = min(fault, on_host ? fault_of(kOfKernel, kHostOnly) : fault_of(kOfBlock, kCorrupt));
   }
   return {kRefused};
@@ -208,7 +209,7 @@ DEV u32 block_fault(const PageBlock& block, u32 number, HeaderRoom& room, u64* s
   typedef OneTier<L> Tier;
   u32 warp = threadIdx.x >> 5, fault = kNoneFails;
   Coded coded = {kStored};
-  if (!room.is_stored(number)) coded = open_block<L>(block, room, fault);
+  if (!room.entry(number).is_stored()) coded = open_block<L>(block, room, fault);
   hash_sums(block.begin, block.nbytes, kWarps, sums);
   if (coded.coding() == kTier)
     count_escapes_of_runs<Tier::WIDTH, WHOLE>(block.words() + Tier::digits_at(block.n), block.n, before);

@@ -22,7 +22,7 @@
 #include "encode.cuh"
 #include "new_frames.cuh"
 
-constexpr u32 kLeaf = 1u << 31, kStored = 1u << 31;
+constexpr u32 kLeaf = 1u << 31;
 constexpr u32 kListNbytes = 256;  // of shared memory, for escapes of a warp
 
 template <class L>
@@ -40,18 +40,17 @@ struct Resident {
 // What a block of threads makes, in shared memory: registers are for words.
 struct Work {
   NewFrame frame;
-  u64 place;     // where the block begins
+  const u8* words;  // of the block
+  u64 place;        // where it begins
+  u32 num_words;
   u32 tensor;    // its number
   u32 item;      // the block, or a leaf
   u32 checksum;  // of the block
 
-  METHOD u32 num_words(u32 word_nbytes) const {
-    u64 words = frame.nbytes / word_nbytes - (u64)item * frame.block_words;
-    return (u32)min(words, (u64)frame.block_words);
-  }
-
-  METHOD const u8* words(u32 word_nbytes) const {
-    return (const u8*)frame.content + (u64)item * frame.block_words * word_nbytes;
+  METHOD void begin(u32 word_nbytes) {
+    u64 first = (u64)item * frame.block_words;
+    words = (const u8*)frame.content + first * word_nbytes;
+    num_words = (u32)min(frame.nbytes / word_nbytes - first, (u64)frame.block_words);
   }
 
   METHOD u64* end(u64* ends) const { return ends + frame.ends + item; }
@@ -63,20 +62,33 @@ struct Work {
   METHOD void write_entry(bool stored) const {
     u64 units = (nbytes_of(place) - header_nbytes(frame, place)) / kAlignment;
     u64* index = (u64*)((u8*)frame.slot + frame.index_at);
-    index[item] = pair64((u32)units | (stored ? kStored : 0), checksum);
+    index[item] = pair64((u32)units | (stored ? kIsStored : 0), checksum);
   }
 };
 
-// Let one item be the work of all threads.
-DEV void begin_work(Work& work, const NewFrame* frames, const u32* item) {
+// Let one item be the work of all threads, by one warp.
+DEV void begin_work(Work& work, const NewFrame* frames, const u32* item, u32 word_nbytes) {
   const u64* from = (const u64*)(frames + item[0]);
   if (threadIdx.x < sizeof(NewFrame) / 8) ((u64*)&work.frame)[threadIdx.x] = from[threadIdx.x];
-  if (threadIdx.x == 0) work.tensor = item[0], work.item = item[1];
+  __syncwarp();
+  if (threadIdx.x == 0) work.tensor = item[0], work.item = item[1], work.begin(word_nbytes);
 }
 
 DEV void write_leaf(const NewFrame& frame, u32 leaf, u64* leaves, u64* sums) {
   u64* hash = leaves + frame.leaves + 1 + 2 * leaf;
   hash_leaf<kWritingWarps>((const u8*)frame.content, frame.nbytes, leaf, sums, hash);
+}
+
+// Copy the first 16 of so many bytes, and each 16 that all threads together come to, four at a time.
+DEV void copy_shared(u8* to, const u8* from, u32 nbytes) {
+  constexpr u32 STEP = 16 * kWriters, AT_ONCE = 4;
+  u32 at = 0;
+#pragma unroll 1
+  for (; at + (AT_ONCE - 1) * STEP < nbytes; at += AT_ONCE * STEP, to += AT_ONCE * STEP)
+#pragma unroll
+    for (u32 i = 0; i < AT_ONCE; i++) *(uint4*)(to + i * STEP) = *(const uint4*)(from + at + i * STEP);
+#pragma unroll 1
+  for (; at < nbytes; at += STEP, to += STEP) *(uint4*)to = *(const uint4*)(from + at);
 }
 
 template <class ENCODER>
@@ -92,18 +104,18 @@ GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
   u32 t = threadIdx.x;
   if (t < 32) {
     u32 ticket = t == 0 ? atomicAdd(tickets, 1u) : 0;
-    begin_work(work, frames, items + 2 * __shfl_sync(0xffffffffu, ticket, 0));
+    begin_work(work, frames, items + 2 * __shfl_sync(0xffffffffu, ticket, 0), W);
   }
   __syncthreads();
   if (work.item & kLeaf) return write_leaf(work.frame, work.item & ~kLeaf, leaves, sums);
-  u32 n = work.num_words(W);
+  u32 n = work.num_words;
   if (n % 256) return;
 
-  Encoded block = ENCODER::template encode<true>(work.words(W), n, coded, room, shared);
+  Encoded block = ENCODER::template encode<true>(work.words, n, coded, room, shared);
   if (t == 0 && work.item) tell(work.end(ends), told(block.nbytes, kOwn));
   __syncthreads();
   bool left = !block.stored && block.nbytes > room;
-  const u8* bytes = block.stored ? work.words(W) : coded;
+  const u8* bytes = block.stored ? work.words : coded;
   if (!left) hash_sums(bytes, block.nbytes, kWritingWarps, sums);
   __syncthreads();
   if (t < 32) {
@@ -119,11 +131,7 @@ GLOBAL void BOUNDS(kWriters, ENCODER::AT_ONCE)
   if (block.stored) {
     copy_pieces<uint4>(work.at(), bytes, block.nbytes, t, kWriters);
   } else {
-    u8* to = kept(work.at() + 16 * t);
-    const u8* from = coded + 16 * t;
-#pragma unroll 4
-    for (u32 i = 16 * t; i < block.nbytes; i += 16 * kWriters, to += 16 * kWriters, from += 16 * kWriters)
-      *(uint4*)to = *(const uint4*)from;
+    copy_shared(kept(work.at() + 16 * t), coded + 16 * t, block.nbytes - min(block.nbytes, 16 * t));
   }
   if (t == 0) work.write_entry(block.stored);
 }
@@ -139,10 +147,10 @@ GLOBAL void BOUNDS(kWriters, 2)
   for (u32 number = blockIdx.x; number < count; number += gridDim.x) {
     if (items[2 * number + 1] & kLeaf) continue;
     __syncthreads();
-    if (threadIdx.x < 32) begin_work(work, frames, items + 2 * number);
+    if (threadIdx.x < 32) begin_work(work, frames, items + 2 * number, W);
     __syncthreads();
-    const u8* words = work.words(W);
-    u32 n = work.num_words(W), raw = (u32)aligned(n * W);
+    const u8* words = work.words;
+    u32 n = work.num_words, raw = (u32)aligned(n * W);
     u64 place = work.item ? work.end(ends)[-1] : first_place(work.frame, false);
     bool left = n % 256 || (*work.end(ends) & kLeft);
     __syncthreads();

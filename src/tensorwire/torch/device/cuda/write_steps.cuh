@@ -42,21 +42,21 @@ GLOBAL void BOUNDS(kWriters, 4) write_steps(const NewFrame* __restrict__ frames,
   u32 t = threadIdx.x;
   if (t < 32) {
     u32 ticket = t == 0 ? atomicAdd(tickets, 1u) : 0;
-    begin_work(work, frames, items + 2 * __shfl_sync(0xffffffffu, ticket, 0));
+    begin_work(work, frames, items + 2 * __shfl_sync(0xffffffffu, ticket, 0), W);
   }
   __syncthreads();
   if (work.item & kLeaf) return write_leaf_of(&work, leaves, sums);
 
-  const u8 *words = work.words(W), *base = (const u8*)work.frame.base + (words - (const u8*)work.frame.content);
-  Change change = sparse_block<L>(words, base, work.num_words(W), thresholds[work.tensor], shared);
+  const u8 *words = work.words, *base = (const u8*)work.frame.base + (words - (const u8*)work.frame.content);
+  Change change = sparse_block<L>(words, base, work.num_words, thresholds[work.tensor], shared);
   if (change.kind == kNeither)
-    change = dense_block<L>(words, base, work.num_words(W), thresholds[work.tensor], (DenseShared*)memory);
+    change = dense_block<L>(words, base, work.num_words, thresholds[work.tensor], (DenseShared*)memory);
   bool stored = change.kind == kNeither;
-  u32 nbytes = stored ? work.num_words(W) * W : change.nbytes, size = (u32)aligned(nbytes);
+  u32 nbytes = stored ? work.num_words * W : change.nbytes, size = (u32)aligned(nbytes);
   if (t == 0 && work.item) tell(work.end(ends), told(size, kOwn));
   __syncthreads();
   const u8* coded = (const u8*)(change.kind == kDense ? ((DenseShared*)memory)->block : shared->block);
-  const u8* bytes = stored ? work.words(W) : coded;
+  const u8* bytes = stored ? work.words : coded;
   if (nbytes) hash_sums(bytes, nbytes, kWritingWarps, sums);
   __syncthreads();
   if (!stored && t >= 64) return;  // two warps do the rest

@@ -15,7 +15,7 @@ from ....codec import address_of, decompress, frame_info
 from ....errors import BaseMismatchError, FormatError, UnsupportedTensorError
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
-from ..nvidia import driver_of
+from ..nvidia import required_driver
 from .given import check_tensor, listed
 from .kept import Kept
 from .launch_data import LaunchData
@@ -76,7 +76,7 @@ def apply_(
     """
     frames, tensors = listed("frames", frames), [each.detach() for each in listed("tensors", tensors)]
     check_tensor("status", status)
-    driver = driver_of(status.device)
+    driver = required_driver(status.device)
     _check(frames, tensors, status, ALIGNMENT if driver is not None else 1)
     if driver is None:
         for number, (frame, tensor) in enumerate(zip(frames, tensors, strict=True)):

@@ -9,7 +9,7 @@ import torch
 
 from ....codec import address_of, byte_view, compress, compress_bytes, num_threads
 from ....errors import DoesNotFit, UnsupportedTensorError
-from ..nvidia import driver_of
+from ..nvidia import required_driver
 from .given import check_tensor, listed
 from .kept import Kept
 from .new_frames import Known, NewFrames
@@ -74,7 +74,7 @@ def encode_into(
     _check_bases(tensors, bases, profile, base_hashes)
     if not tensors:
         return
-    driver = driver_of(sizes.device)
+    driver = required_driver(sizes.device)
     if driver is None:
         for number, (tensor, slot) in enumerate(zip(tensors, out, strict=True)):
             sizes[number] = _encode_on_host(tensor, bases and bases[number], slot, profile)

@@ -10,7 +10,7 @@ import torch
 from ....codec import byte_view, content_hash
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
-from ..nvidia import driver_of
+from ..nvidia import required_driver
 from .launch_data import LaunchData
 from .operands import LEAF_NBYTES, placed
 
@@ -38,7 +38,7 @@ def content_hashes(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
             f"expected tensors on one device, got {len(tensors)} on {sorted({str(t.device) for t in tensors})}"
         )
     device = tensors[0].device
-    driver = driver_of(device)
+    driver = required_driver(device)
     given = [each.detach().contiguous() for each in tensors]
     if driver is None:
         found = [bytes.fromhex(content_hash(byte_view(each).data)) for each in given]

@@ -27,7 +27,7 @@ _THREADS, _AT_ONCE = 256, 3  # of a block of threads; blocks on a processor
 _LEAF, _BASE_LEAF = 1 << 31, 3 << 30  # write_blocks.cuh, write_steps.cuh
 _SUMS_NBYTES, _PIECE_NBYTES, _SUMS_OF_PIECE_NBYTES = 8192, 1024, 64  # hash.cuh
 _FINISH_NBYTES = _SUMS_NBYTES + 768  # finish_frames.cuh
-_STEPS_NBYTES = 47_712  # SparseShared of encode_sparse.cuh
+STEPS_NBYTES = 47_712  # SparseShared of encode_sparse.cuh
 _STEPS_WORDS = 32_768  # of a block of a relative frame
 _ENCODER_NBYTES = 3248  # of shared memory: counters, and lists of escapes (encode.cuh)
 _STATIC_NBYTES = 128  # that write_blocks.cuh takes besides
@@ -194,7 +194,7 @@ class _Writer:
         )
         header, encoder, bits, own = "write_blocks.cuh", "Resident", coding.bits, _ENCODER_NBYTES
         if profile == "fast":
-            header, encoder, bits, own = "write_fast.cuh", "Fast", coding.fast_bits, _tiers_nbytes(words)
+            header, encoder, bits, own = "write_fast.cuh", "Fast", coding.fast_bits, tiers_room_nbytes(words)
         # At most. 64: short runs, descriptor, alignment.
         streams = min(words * bits // 8 + words // _ESCAPES + 64, words * dtype.itemsize)
         hashed = max(own, -(-streams // _PIECE_NBYTES) * _SUMS_OF_PIECE_NBYTES)
@@ -217,7 +217,7 @@ class _Writer:
         self._others.launch(stream, min(self._num_items, self._most_blocks), ends=at)
 
 
-def _tiers_nbytes(words: int) -> int:
+def tiers_room_nbytes(words: int) -> int:
     """tiers_room_nbytes of sample_tiers.cuh."""
     return 4 * (300 + 256 + 16 + 64) + -(-words // 256) * 256 + 16
 
@@ -236,7 +236,7 @@ class _StepsWriter:
             frames=frames, numbers=numbers, thresholds=frames,
         )  # fmt: skip
         self._blocks = PackedKernel(
-            driver, Kernel("write_steps.cuh", f"write_steps<{layout}>"), _THREADS, _STEPS_NBYTES,
+            driver, Kernel("write_steps.cuh", f"write_steps<{layout}>"), _THREADS, STEPS_NBYTES,
             frames=frames, items=items, ends=frames, leaves=frames, tickets=frames, thresholds=frames,
         )  # fmt: skip
 

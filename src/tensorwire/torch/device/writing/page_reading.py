@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....codec import byte_view, decompress, frame_info
+from ....codec import DEFAULT_ALIGNMENT, byte_view, decompress, frame_info
 from ....errors import FormatError
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
 from .operands import ALIGNMENT, CODINGS
-from .page_tensors import FRAME_UNIT, RUN, check_tensors
+from .page_tensors import RUN, check_tensors
 from .status import Status, status_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def decode_pages(
     if not len(frames):
         return
     pool = pool.detach()
-    frames = frames[:, : min(frames.shape[1], _MOST_NBYTES) // FRAME_UNIT * FRAME_UNIT]
+    frames = frames[:, : min(frames.shape[1], _MOST_NBYTES) // DEFAULT_ALIGNMENT * DEFAULT_ALIGNMENT]
     coding = CODINGS[dtype]
     if driver is None:
         for place, (slot, page) in enumerate(zip(frames, page_ids.tolist(), strict=True)):

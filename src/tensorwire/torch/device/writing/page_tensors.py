@@ -8,8 +8,6 @@ from ....codec import address_of
 from .given import check_tensor
 from .operands import ALIGNMENT
 
-FRAME_UNIT = 32
-"""Bytes, of which every block and every frame has a multiple."""
 RUN = 256  # words
 _MOST_STRIDE = 1 << 32
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ....codec import byte_view
+from ....codec import DEFAULT_ALIGNMENT, byte_view
 from ....codec.device_blocks import encode_page
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
 from .operands import ALIGNMENT, CODINGS
-from .page_tensors import FRAME_UNIT, RUN, check_tensors, up_to
+from .page_tensors import RUN, check_tensors, up_to
 
 if TYPE_CHECKING:
     from ..driver import Driver
@@ -32,14 +32,14 @@ _SUMS_NBYTES, _ROOM_NBYTES = 64, 9392  # of shared memory: for each KiB of a pag
 
 def slot_nbytes(page_words: int, dtype: torch.dtype) -> int:
     """Bytes of the frame of a page that is stored, which no frame exceeds."""
-    return _HEADER_NBYTES + up_to(page_words * dtype.itemsize, FRAME_UNIT)
+    return _HEADER_NBYTES + up_to(page_words * dtype.itemsize, DEFAULT_ALIGNMENT)
 
 
 def frame_nbytes(page_words: int, dtype: torch.dtype, room: float) -> int:
     """Bytes of a frame of which this part of the words escapes."""
     planes = [bits for number in _FIELDS[dtype] for bits in (8, 4, 2, 1) if number & bits]
     streams = sum(4 * -(-page_words * bits // 32) for bits in planes) + up_to(int(page_words * room), 4)
-    block = up_to(streams + _DESCRIPTOR_NBYTES, FRAME_UNIT)
+    block = up_to(streams + _DESCRIPTOR_NBYTES, DEFAULT_ALIGNMENT)
     return min(_HEADER_NBYTES + block, slot_nbytes(page_words, dtype))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ....errors import UnsupportedTensorError
-from ..nvidia import driver_of
+from ..nvidia import required_driver
 from .given import check_tensor
 from .operands import CODINGS
 from .page_reading import decode_pages
@@ -88,7 +88,9 @@ class DevicePages:
             RuntimeError: the device is no CPU and has no NVRTC.
         """
         check_tensor("pool", pool)
-        encode_pages(pool, page_ids, out, sizes, self.page_words, self.dtype, self.frame_nbytes, driver_of(pool.device))
+        encode_pages(
+            pool, page_ids, out, sizes, self.page_words, self.dtype, self.frame_nbytes, required_driver(pool.device)
+        )
 
     def decode(self, frames: torch.Tensor, pool: torch.Tensor, page_ids: torch.Tensor, status: torch.Tensor) -> None:
         """Decode the frame of each slot into a page of the pool, in place.
@@ -115,4 +117,4 @@ class DevicePages:
             RuntimeError: the device is no CPU and has no NVRTC.
         """
         check_tensor("pool", pool)
-        decode_pages(frames, pool, page_ids, status, self.page_words, self.dtype, driver_of(pool.device))
+        decode_pages(frames, pool, page_ids, status, self.page_words, self.dtype, required_driver(pool.device))
