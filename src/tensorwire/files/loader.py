@@ -17,7 +17,7 @@ from ..storage.pool import run_all
 if TYPE_CHECKING:
     from .reader import StoredFile, StoredTensor
 
-    Claim = tuple[object, str, int]
+    Claim = tuple[object, str | None, int]
     """A file, a tensor of it (None: the file itself), and how many bytes of content that is said to have."""
 
 TASK_NBYTES = 4 << 20
