@@ -183,7 +183,7 @@ class TensorFile:
         return self._header.entries[name].nbytes
 
     def may_have(self, name: str, header: Header) -> bool:
-        """Whether a tensor may be what a relative frame is relative to. Of a frame its header says so, without which
+        """Whether a tensor may be what a relative frame is relative to. The header of a frame says so; without it
         each of several bases would be decoded by way of all others."""
         is_other = self.is_frame(name) and self._frame_header(name).content_hash != header.base_hash
         return not is_other and self.nbytes(name) == header.uncompressed_nbytes

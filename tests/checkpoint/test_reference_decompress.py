@@ -321,7 +321,7 @@ def test_a_file_that_appears_meanwhile_stays(small: Path, tmp_path: Path, monkey
 
 
 def test_set_id_bits_are_not_kept(small: Path, tmp_path: Path) -> None:
-    """Who has made a compressed directory gets no program that acts as the one who restores it."""
+    """The maker of a compressed directory gets no program that acts as the one who restores it."""
     (small / MODEL).chmod(0o6755)
     decompress(small, tmp_path / "x")
     assert (tmp_path / "x" / MODEL).stat().st_mode & 0o7777 == 0o755
