@@ -4,7 +4,8 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from .decompress import decompress
@@ -35,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     begin = time.perf_counter()
     try:
-        report = decompress(options.src, options.output, options.base)
+        with _shown_progress() as progress:
+            report = decompress(options.src, options.output, options.base, progress)
     except KeyboardInterrupt:
         return INTERRUPTED
     except (FormatError, BaseMismatchError, MemoryError) as error:
@@ -51,6 +53,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seconds = time.perf_counter() - begin
     print(f"{_printable(str(report.out))}: {files}, {report.nbytes / 1e6:.1f} MB in {seconds:.1f} s, {how}")
     return 0 if report.exact else FINDING
+
+
+@contextmanager
+def _shown_progress() -> Iterator[Callable[[int], None]]:
+    """A line on a terminal, which goes at the end: a large model takes long."""
+    done = 0
+
+    def show(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        if sys.stderr.isatty():
+            print(f"\r{done / 1e6:.1f} MB restored", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if done and sys.stderr.isatty():
+            print("\r" + " " * 40, end="\r", file=sys.stderr, flush=True)
 
 
 def _failed(error: BaseException, code: int) -> int:

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from .manifest import MAX_DEPTH
 from .restoring import restore_directory, restore_single, restored_file, without_record
 from .tensor_files import Checkpoint, is_zip
 
+Progress = Callable[[int], None]
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
@@ -38,8 +39,11 @@ def default_out(src: Path) -> Path:
     return src.with_name((shorter if shorter and shorter != stem else f"{stem}.decompressed") + suffix)
 
 
-def decompress(src: Path, out: Path | None = None, bases: Sequence[Path] = ()) -> Report:
-    """Restore a compressed file or directory, which may be relative to `bases`, newest first.
+def decompress(
+    src: Path, out: Path | None = None, bases: Sequence[Path] = (), progress: Progress = lambda nbytes: None
+) -> Report:
+    """Restore a compressed file or directory, which may be relative to `bases`, newest first. `progress` is told of how
+    many bytes each piece is that was written.
 
     Raises FormatError, BaseMismatchError, ValueError or OSError, and then there is nothing at `out`.
     """
@@ -61,7 +65,7 @@ def decompress(src: Path, out: Path | None = None, bases: Sequence[Path] = ()) -
     staging = Path(tempfile.mkdtemp(prefix=f"{out.name}.", suffix=".partial", dir=out.parent))
     try:
         result = staging / "result"
-        report = _restore(src, result, behind)._replace(out=out)
+        report = _restore(src, result, behind, progress)._replace(out=out)
         _name(result, out)
     except OSError as error:
         if error.errno == errno.ENOSPC:
@@ -98,12 +102,12 @@ def _checkpoint(path: Path, behind: Sequence[Checkpoint]) -> Checkpoint:
     return Checkpoint(Folder(path) if path.is_dir() else {"": FileContent(path)}, tuple(behind))
 
 
-def _restore(src: Path, result: Path, behind: Sequence[Checkpoint]) -> Report:
+def _restore(src: Path, result: Path, behind: Sequence[Checkpoint], progress: Progress) -> Report:
     root, prefix = _root_of(src)
     if src.is_dir():
         if root is None:
             raise ValueError(f"{str(src)!r} has no {MANIFEST}, so it is no compressed directory")
-        return _restore_directory(Checkpoint(Folder(root), behind), prefix, src, result)
+        return _restore_directory(Checkpoint(Folder(root), behind), prefix, src, result, progress)
     content = FileContent(src)
     if is_zip(content):
         raise ValueError(f"{str(src)!r} is not compressed")
@@ -118,7 +122,7 @@ def _restore(src: Path, result: Path, behind: Sequence[Checkpoint]) -> Report:
         parts = restored_file(Checkpoint(Folder(root), behind), prefix)
     if parts is None:
         parts, exact = without_record(alone), False
-    nbytes = _write(result, parts, src)
+    nbytes = _write(result, parts, src, progress)
     notes = (
         [] if exact else ["nothing says what the original was: all tensors are here, bit for bit, under a new header"]
     )
@@ -135,14 +139,14 @@ def _root_of(src: Path) -> tuple[Path | None, str]:
     return None, ""
 
 
-def _restore_directory(checkpoint: Checkpoint, path: str, src: Path, result: Path) -> Report:
+def _restore_directory(checkpoint: Checkpoint, path: str, src: Path, result: Path, progress: Progress) -> Report:
     prefix = f"{path}/" if path else ""
     notes: list[str] = []
     nbytes = num_files = 0
     result.mkdir()
     for name, parts in restore_directory(checkpoint, prefix, notes.append):
         relative = name.removeprefix(prefix)
-        nbytes += _write(_inside(result, relative), parts, src / relative)
+        nbytes += _write(_inside(result, relative), parts, src / relative, progress)
         num_files += 1
     if not num_files:
         raise ValueError(f"the {MANIFEST} above {str(src)!r} lists no file in it")
@@ -167,11 +171,14 @@ def is_windows_name(part: str) -> bool:
     return not (set(part) & set('<>:"|?*') or min(part) < " " or part[-1] in ". " or _RESERVED.fullmatch(part))
 
 
-def _write(path: Path, parts: Iterator[bytes], like: Path) -> int:
+def _write(path: Path, parts: Iterator[bytes], like: Path, progress: Progress) -> int:
     """Write a new file with the permissions of another one; the number of its bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
-        nbytes = sum(file.write(part) for part in parts)
+        nbytes = 0
+        for part in parts:
+            nbytes += file.write(part)
+            progress(len(part))
         file.flush()
         os.fsync(file.fileno())
     if like.exists():

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import tensorwire
-from tensorwire import LimitExceededError, apply_checkpoint, compress_checkpoint, decompress_checkpoint, save_file
+from tensorwire import (
+    LimitExceededError,
+    apply_checkpoint,
+    compress_checkpoint,
+    decompress_checkpoint,
+    open_file,
+    save_file,
+)
 from tensorwire.files import loader
-from tests.support.checkpoint_models import container, tree_hashes, weights
+from tensorwire.files.original_record import pack
+from tests.support.checkpoint_models import container, edit_manifest, tree_hashes, weights, write_model
 from tests.support.command_line import forked
 
 if TYPE_CHECKING:
@@ -96,8 +105,31 @@ def test_decompress_writes_nothing(claiming: Path, tmp_path: Path) -> None:
         with pytest.raises(LimitExceededError, match=ONE):
             decompress_checkpoint(path, tmp_path / "out", max_nbytes=1_000_000)
         assert sorted(each.name for each in tmp_path.iterdir()) == ["dst", "src"]
-    decompress_checkpoint(tmp_path / "dst", tmp_path / "out", max_nbytes=CLAIMED + 2 * SMALL.nbytes)
+    room = sum(path.stat().st_size for path in (tmp_path / "src").rglob("*.safetensors"))
+    with pytest.raises(LimitExceededError, match="bytes together, got"):  # headers count, which a manifest holds packed
+        decompress_checkpoint(tmp_path / "dst", tmp_path / "out", max_nbytes=room - 1)
+    decompress_checkpoint(tmp_path / "dst", tmp_path / "out", max_nbytes=room)
     assert tree_hashes(tmp_path / "out") == tree_hashes(tmp_path / "src")
+
+
+def test_files_that_a_manifest_holds(tmp_path: Path) -> None:
+    """A manifest packs a configuration that it replaces a thousand to one."""
+    write_model(tmp_path / "model")
+    compress_checkpoint(tmp_path / "model", tmp_path / "packed")
+    with open_file(tmp_path / "packed") as reader:
+        room = 2 * sum(reader.get_tensor(name).nbytes for name in reader.keys())  # noqa: SIM118
+
+    def swell(body: dict[str, Any]) -> None:
+        held = next(file for file in body["files"] if file["kind"] == "replaced")
+        content = bytes(1 << 24)
+        held.update(nbytes=len(content), sha256=hashlib.sha256(content).hexdigest(), content=pack(content))
+
+    edit_manifest(tmp_path / "packed", swell)
+    message = rf"expected a file of at most {room} bytes, got one of {1 << 24} \(file '.*\.json'\); {WAY_OUT}"
+    with pytest.raises(LimitExceededError, match=message):
+        decompress_checkpoint(tmp_path / "packed", tmp_path / "out", max_nbytes=room)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "packed"]
+    decompress_checkpoint(tmp_path / "packed", tmp_path / "out", max_nbytes=room + (1 << 24))
 
 
 def test_apply_changes_nothing(tmp_path: Path) -> None:

@@ -308,6 +308,17 @@ def test_what_appears_meanwhile_stays(small: Path, tmp_path: Path, monkeypatch: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small", "twice", "x"]
 
 
+def test_progress_is_shown_on_a_terminal(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["decompress", str(small), "-o", str(tmp_path / "x")]) == 0
+    lines = capsys.readouterr().err.split("\r")
+    nbytes = sum(path.stat().st_size for path in (tmp_path / "x").rglob("*") if path.is_file())
+    assert lines[-3] == f"{nbytes / 1e6:.1f} MB restored"
+    assert not "".join(lines[-2:]).strip()
+
+
 def test_a_file_that_appears_meanwhile_stays(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the last moment too, behind the last look. A file system without hard links renames."""
     monkeypatch.setattr(os.path, "lexists", lambda _: False)

@@ -144,14 +144,20 @@ class Sources(NamedTuple):
         return sum(file.nbytes for file in self.files)
 
     def check_room(self, max_nbytes: int | None) -> None:
-        """Raise LimitExceededError if the tensors of compressed files are larger than this, by their frames."""
+        """Raise LimitExceededError if the tensors of compressed files are larger than this, by their frames, with the
+        headers and files that the manifest holds packed."""
         check_room(self._claims(), max_nbytes)
 
     def _claims(self) -> Iterator[Claim]:
         for file in self.files:
             if file.kind in OF_TENSORS:
                 with open_stored(file.location) as stored, ErrorContext(file=file.location):
-                    yield from (claim(stored, tensor) for tensor in stored.tensors.values())
+                    claims = [claim(stored, tensor) for tensor in stored.tensors.values()]
+                yield from claims
+                if file.known is not None:  # what it has beside its tensors
+                    yield file.location, None, max(0, file.nbytes - sum(nbytes for _, _, nbytes in claims))
+            elif file.kind == REPLACED:
+                yield file.location, None, file.nbytes
 
     def only(self, paths: Sequence[str]) -> Sources:
         """The same with these files of tensors alone.

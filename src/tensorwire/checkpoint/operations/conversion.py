@@ -132,8 +132,8 @@ def decompress_checkpoint(
         base: the checkpoint that `src` is relative to; of several, newest first. Every tensor of it that is needed is
             hashed before it is used. It is ignored if nothing of `src` is relative.
         strict: raise CorruptDataError for an edited file, FileNotFoundError for a missing one.
-        max_nbytes: refuse a checkpoint whose tensors have more uncompressed bytes than this, before anything is
-            written.
+        max_nbytes: refuse a checkpoint whose tensors, with the headers and files that its manifest holds packed, have
+            more bytes than this when they are unpacked, before anything is written.
 
     Raises:
         BaseMismatchError: `src` is relative, and `base` is missing or not the one that it needs; the error names the
