@@ -16,7 +16,7 @@ struct alignas(8) Entry {
 // Kinds -------------------------------------------------------------------------------------------------------------
 
 enum BlockKind : u32 { kKindConstant = 1, kKindCascade = 3, kKindExtended = 7 };
-enum ExtendedKind : u32 { kExtendedCascade2 = 1, kExtendedSparse = 3, kExtendedDense = 4, kExtendedLast = 5 };
+enum ExtendedKind : u32 { kExtendedCascade2 = 1, kExtendedSparse = 3, kExtendedDense = 4, kExtendedLast = 6 };
 
 // The last byte of a coded block whose rest is verbatim, or that has none.
 FOLDED u32 tag_of(u32 kind, u32 variant = 0) { return kind | variant << 5; }
