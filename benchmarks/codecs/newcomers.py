@@ -74,6 +74,7 @@ def _by_files(
         peer.compress(prepared, str(made.path), **options)
         return made
 
+    # The folder goes with the last that holds it, which is this function.
     def to_data(packed: _File, out: memoryview, folder: TemporaryDirectory[str] = folder) -> memoryview:
         peer.decompress(str(packed.path), str(result), **again)
         with result.open("rb") as file:
