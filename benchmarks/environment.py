@@ -79,7 +79,10 @@ def asked(function: Callable[..., Any], *arguments: Any, **variables: str) -> An
     module = function.__module__
     if module == "__main__":
         module = sys.modules[module].__spec__.name  # type: ignore[union-attr] # as python -m names it
-    code = f"import json; from {module} import {function.__name__} as do; print(json.dumps(do(*json.loads(input()))))"
+    code = (  # a peer may write to the standard output, from C too
+        "import json, os; answer = os.fdopen(os.dup(1), 'w'); os.dup2(2, 1)\n"
+        f"from {module} import {function.__name__} as do; print(json.dumps(do(*json.loads(input()))), file=answer)"
+    )
     line, given = [sys.executable, "-c", code], json.dumps(arguments).encode()
     return json.loads(
         subprocess.run(line, check=True, input=given, stdout=subprocess.PIPE, env=child(**variables)).stdout

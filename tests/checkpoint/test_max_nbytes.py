@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +45,18 @@ def claiming(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "_allocate", None)
     monkeypatch.setattr(loader, "new_buffer", None)
+
+
+@pytest.mark.parametrize(("limit", "error"), [(-1, ValueError), (math.nan, TypeError)])
+def test_no_number_of_bytes(claiming: Path, tmp_path: Path, limit: Any, error: type[Exception]) -> None:
+    for call in (
+        lambda: tensorwire.load_file(claiming, max_nbytes=limit),
+        lambda: open_file(claiming, max_nbytes=limit),
+        lambda: decompress_checkpoint(claiming, tmp_path / "restored.safetensors", max_nbytes=limit),
+    ):
+        with pytest.raises(error, match="expected max_nbytes to be"):
+            call()
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("no_memory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from string import ascii_lowercase
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -251,6 +253,14 @@ def test_max_nbytes() -> None:
     assert tensorwire.decompress(frame, max_nbytes=1000, framework="bytes") == bytes(1000)
     with pytest.raises(LimitExceededError, match="expected a tensor of at most 999 bytes, got one of 1000"):
         tensorwire.decompress(frame, max_nbytes=999)
+
+
+@pytest.mark.parametrize(
+    ("limit", "error"), [(-1, ValueError), (math.nan, TypeError), ("1GB", TypeError), (True, TypeError)]
+)
+def test_max_nbytes_is_a_number_of_bytes(limit: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="expected max_nbytes to be"):
+        tensorwire.decompress(tensorwire.compress(b"abc"), max_nbytes=limit)
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1025, 2**32 + 1])

@@ -18,6 +18,7 @@ from .frame.core import version as library_version
 from .frame.facts import BlockInfo, FrameInfo, Profile, check_frame_size, check_padding
 from .frame.form import DEFAULT_ALIGNMENT
 from .frame.layouts import FloatFields, float_fields
+from .frame.limit import check_max_nbytes
 from .frame.relative import check_takes_base, compress_bytes, compress_over
 from .frame.threads import num_threads
 from .hasher import ContentHasher
@@ -79,6 +80,7 @@ __all__ = [
     "check_framework",
     "check_framework_name",
     "check_label",
+    "check_max_nbytes",
     "check_padding",
     "check_takes_base",
     "checked_shape",

@@ -13,6 +13,7 @@ from .frame.chunks import FrameReader, blocks_of
 from .frame.facts import FrameInfo, Profile, frame_facts
 from .frame.form import NO_HASH, checked_hash
 from .frame.layouts import word_bits
+from .frame.limit import check_max_nbytes
 from .frame.relative import base_to_encode, check_chain, compress_into, decode_checked, frame_of, is_same_memory
 from .frame.threads import num_threads
 from .view.arrays import (
@@ -213,7 +214,9 @@ def decompress(
         UnsupportedTensorError: the framework has no such dtype; or `out` is not on the CPU.
         ValueError: `out` does not fit, or is read-only, not contiguous, in the frame's memory or partly in the base's;
             or there is a `base` and the frame is plain.
+        TypeError, ValueError: `max_nbytes` is no number of bytes.
     """
+    check_max_nbytes(max_nbytes)
     blocks, reader = _open_frame(frame)
     info = reader.info
     nbytes = info.uncompressed_nbytes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
-from ..codec import content_hash
+from ..codec import check_max_nbytes, content_hash
 from ..errors import ErrorContext, FormatError, LimitExceededError
 from ..storage.pool import run_all
 
@@ -48,7 +48,9 @@ def check_room(claims: Iterable[Claim], max_nbytes: int | None) -> None:
 
     Raises:
         LimitExceededError: all of them together are larger than `max_nbytes`.
+        TypeError, ValueError: `max_nbytes` is no number of bytes.
     """
+    check_max_nbytes(max_nbytes)
     if max_nbytes is None:
         return
     total = 0

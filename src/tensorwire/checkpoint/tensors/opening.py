@@ -7,7 +7,7 @@ import os
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
-from ...codec import num_threads
+from ...codec import check_max_nbytes, num_threads
 from ...errors import TensorwireError
 from ...files.beside import open_beside
 from ...files.loader import check_verify
@@ -114,7 +114,7 @@ def load_file(
         LimitExceededError: the tensors are larger than `max_nbytes`; the error names one and what it claims.
         UnsupportedTensorError: the framework lacks a dtype.
         ImportError: compressed tensors are asked for, and PyTorch is missing or too old.
-        ValueError, OSError: as for `open_file`.
+        TypeError, ValueError, OSError: as for `open_file`.
     """
     target = Target.of(framework, device, compressed, resident_nbytes)
     with _open(path, target, base, threads, verify, max_nbytes, storage_options, TensorReader) as reader:
@@ -166,6 +166,7 @@ def open_file(
             index two files with tensors of one name. There is no such framework, device or `verify`, or the
             framework has no compressed tensors. The base is a chain that is not whole, or has a checkpoint that it does
             not need.
+        TypeError, ValueError: `max_nbytes` is no number of bytes.
         OSError: a file cannot be read, or one that an index names is missing.
     """
     target = Target.of(framework, device, compressed, resident_nbytes)
@@ -199,6 +200,7 @@ def _open(
     kind: type[Reader],
 ) -> Reader:
     check_verify(verify)
+    check_max_nbytes(max_nbytes)
     count = num_threads(threads)
     root = locate(path, storage_options)
     shards = find_shards(root)
