@@ -17,6 +17,7 @@ from benchmarks.deltas.targets import PROFILES
 from benchmarks.engines.kv import ZSTD
 from tests.support.figures import (
     BF16,
+    CODECS,
     F16,
     LARGE,
     alone,
@@ -79,9 +80,9 @@ def _sync(table: str, ours: str = "tensorwire, fast", suffix: str = "", **wanted
 
 
 def _dense(what: str) -> str:
-    """GB/s where most words change, on both CPU targets and in both profiles."""
-    codecs = [(f"relative {each}", cpu) for each in PROFILES for cpu in (None, "avx2")]
-    return span(coded("deltas", pair="synthetic-dense", codec=each, cpu=cpu)[what]["median"] for each, cpu in codecs)
+    """GB/s where most words change, in both profiles."""
+    found = (coded("deltas", pair="synthetic-dense", codec=f"relative {each}") for each in PROFILES)
+    return span(each[what]["median"] for each in found)
 
 
 def _bitx(what: str) -> str:
@@ -95,8 +96,11 @@ def _states(figure: Callable[[dict[str, Any]], float]) -> str:
 
 
 BYTES = f"{1 / step('200 Mbit/s', BOTH)['bytes of FSDP2']:.1f}"
-FAST = [epyc(data, "tensorwire fast", cpu=cpu)["decompress"] for data in (BF16, LARGE) for cpu in (None, "avx2")]
-AT_MEMCPY = f"decodes BF16 on one core at {span(each['vs_memcpy'] for each in FAST)} of memcpy's speed"
+AVX2, AVX512 = (
+    [f"{epyc(data, 'tensorwire fast', cpu=cpu)['decompress']['vs_memcpy']:.2f}" for data in (BF16, LARGE)]
+    for cpu in CODECS
+)
+AT_MEMCPY = f"decodes BF16 on one core at {min(AVX2 + AVX512)} to {max(AVX2 + AVX512)} of memcpy's speed"
 EXACT = ("exact, fast", "exact, resident")
 TWELVE = ("exact, fast", "streaming all, fast", "dense, mmap")
 FIRST_TOKENS = [alone(f"{each}, from_pretrained")["load_to_first_by_run"] for each in ("exact", "dense")]
@@ -113,8 +117,8 @@ CLAIMS: dict[str, list[str]] = {
         f"{BYTES} times fewer bytes between ranks",
         f"12 in BF16 took {_run('bfloat16')} of their bytes, 12 in FP32 took {_run('float32')}.",
         AT_MEMCPY,
-        f"By turns `fast` decodes them at {FAST[0]['vs_memcpy']:.2f} of memcpy's speed, and 548 MiB with AVX2 [at "
-        f"{FAST[-1]['vs_memcpy']:.2f}]",
+        f"By turns `fast` decodes them at {AVX2[0]} of memcpy's speed, and 548 MiB [at {AVX2[1]}]",
+        f"at {AVX512[0]} and {AVX512[1]} with AVX-512, by older code",
         f"two cores compress at {_command('tensorwire compress')} GB/s and decompress at "
         f"{_command('tensorwire decompress')}.",
         f"stores keys and values as frames, at [{_of_pages('`fast`')} % of BF16]",
@@ -142,7 +146,7 @@ CLAIMS: dict[str, list[str]] = {
         f"`compress` takes {_second_read(0.001, 0.018)} times as long as an encoder that trusts its base, if up to "
         f"1.8 % of the words changed, and {_second_read(0.5)} times if half of them did",
         f"{met('codecs')} targets are met",
-        f"It met {met('codecs', 'xeon-avx512/codecs')}",
+        f"It met {met('codecs', 'zen5-avx512/codecs')}",
         f"and compresses at {epyc(BF16, 'pcodec 12 int')['compress']['median']:.2f} GB/s",
     ],
     "docs/decisions.md": [
@@ -182,8 +186,6 @@ CLAIMS: dict[str, list[str]] = {
     ],
     "docs/deltas.md": [
         f"{met('deltas')} targets are met",
-        "AVX2 misses applying unchecked at 1e-6 by "
-        f"{0.6 - applied('apply', NEAR[0], 'fast', verify=False, cpu='avx2'):.3f}",
         f"encodes at {_dense('encode')} GB/s and applies at {_dense('apply')}",
         f"`fast` applies it at {applied('apply', 'synthetic-same', 'fast'):.2f} of memcpy with checks and at "
         f"{applied('apply', 'synthetic-same', 'fast', verify=False):.2f} without",
