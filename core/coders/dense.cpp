@@ -68,6 +68,35 @@ class Samples {
   uint32_t counts_[kMaxCuts + 1][1 << kMaxShift] = {};
 };
 
+// Low bits of a size that has this symbol.
+uint64_t low_bits(unsigned symbol) { return symbol < 4 ? 0 : symbol / 2 - 1; }
+
+// Choose the classes and tables of n words, and put the classes above their symbols, which are counted. Returns about
+// what the stream of symbols takes.
+size_t plan_symbols(const Layout& dtype, const uint8_t* base, size_t n, unsigned max_classes, uint8_t* symbols,
+                    DensePlan* plan, uint32_t histogram[256]) {
+  const unsigned shift = symbol_bits(dtype);
+  max_classes = has_classes(dtype) ? std::min(max_classes, 256u >> shift) : 1;
+  plan->thresholds = Thresholds{};
+  if (max_classes > 1) {
+    with_words(dtype, [&](auto word, auto) {
+      const Samples samples(dtype, base, symbols, n, word);
+      uint64_t cost;
+      plan->thresholds = choose_thresholds(
+          samples.cuts, samples.num_cuts, max_classes,
+          [&](unsigned last, uint64_t* costs) {
+            for (unsigned first = 0; first < last; ++first) costs[first] = samples.cost(first, last);
+          },
+          &cost);
+    });
+    step_kernels.classify(dtype, base, n, classes_of(dtype, plan->thresholds), shift, symbols);
+  }
+  byte_histogram(symbols, n, histogram);  // with their classes they lie far apart
+  return entropy_choose_classes(histogram, plan->thresholds.num_classes, shift, &plan->tables);
+}
+
+size_t strings_nbytes(const DenseBits& bits) { return bit_string_nbytes(bits.signs) + bit_string_nbytes(bits.low); }
+
 // Whether the bits that were read stand in the bytes, and zeros behind them; *nbytes receives those of both.
 bool ends_well(const BitSource& bits, size_t* nbytes) {
   BitReader reader(bits.src, bits.nbytes);
@@ -80,26 +109,24 @@ bool ends_well(const BitSource& bits, size_t* nbytes) {
 void dense_plan(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
                 unsigned max_classes, DensePlan* plan, DenseEncodeScratch* scratch) {
   plan->bits = step_kernels.measure(dtype, words, base, n, upcoming, scratch->symbols, scratch->signs, scratch->low);
-  const unsigned shift = symbol_bits(dtype);
-  max_classes = has_classes(dtype) ? std::min(max_classes, 256u >> shift) : 1;
-  plan->thresholds = Thresholds{};
-  if (max_classes > 1) {
-    with_words(dtype, [&](auto word, auto) {
-      const Samples samples(dtype, base, scratch->symbols, n, word);
-      uint64_t cost;
-      plan->thresholds = choose_thresholds(
-          samples.cuts, samples.num_cuts, max_classes,
-          [&](unsigned last, uint64_t* costs) {
-            for (unsigned first = 0; first < last; ++first) costs[first] = samples.cost(first, last);
-          },
-          &cost);
-    });
-    step_kernels.classify(dtype, base, n, classes_of(dtype, plan->thresholds), shift, scratch->symbols);
-  }
   uint32_t histogram[256];
-  histogram_kernels.bytes(scratch->symbols, n, histogram);
-  plan->nbytes = entropy_choose_classes(histogram, plan->thresholds.num_classes, shift, &plan->tables) +
-                 bit_string_nbytes(plan->bits.signs) + bit_string_nbytes(plan->bits.low);
+  plan->nbytes =
+      plan_symbols(dtype, base, n, max_classes, scratch->symbols, plan, histogram) + strings_nbytes(plan->bits);
+}
+
+void dense_plan_part(const Layout& dtype, const uint8_t* base, size_t first, size_t n, unsigned max_classes,
+                     DensePlan* plan, DenseEncodeScratch* scratch) {
+  uint8_t* const symbols = scratch->symbols + first;
+  const unsigned mask = (1u << symbol_bits(dtype)) - 1;
+  for (size_t i = 0; i < n; ++i) symbols[i] = static_cast<uint8_t>(symbols[i] & mask);
+  uint32_t histogram[256];
+  plan->nbytes = plan_symbols(dtype, base, n, max_classes, symbols, plan, histogram);
+  plan->bits = {};
+  for (unsigned joint = 0; joint < 256; ++joint) {
+    if ((joint & mask) != 0) plan->bits.signs += histogram[joint];
+    plan->bits.low += histogram[joint] * low_bits(joint & mask);
+  }
+  plan->nbytes += strings_nbytes(plan->bits);
 }
 
 size_t dense_encode(size_t n, const DensePlan& plan, uint8_t* dst, size_t capacity, DenseEncodeScratch* scratch) {

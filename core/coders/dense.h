@@ -28,6 +28,11 @@ struct DensePlan {
 void dense_plan(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
                 unsigned max_classes, DensePlan* plan, DenseEncodeScratch* scratch);
 
+// The same of n words of that block, from word `first` on, as if they were a block; their symbols are there, and get
+// other classes. Nothing is encoded after that.
+void dense_plan_part(const Layout& dtype, const uint8_t* base, size_t first, size_t n, unsigned max_classes,
+                     DensePlan* plan, DenseEncodeScratch* scratch);
+
 // Write the streams. Returns their bytes, 0 if they exceed the capacity.
 size_t dense_encode(size_t n, const DensePlan& plan, uint8_t* dst, size_t capacity, DenseEncodeScratch* scratch);
 

@@ -50,6 +50,21 @@ bool fast_is_below(const Row& row, size_t limit, PartLengths* parts) {
   });
 }
 
+// Whether profile fast takes at least `limit` bytes, as can be told of the block that was encoded last before its parts
+// are. What plain blocks take is planned below.
+bool fast_is_surely_above(const Row& row, size_t limit) {
+  RelativeEncodeScratch& relative = row.scratch->relative;
+  if (!row.spec.relative || !relative.dense_alone) return false;
+  size_t least = 0;
+  row.each(kProfileFast, [&](const BlockSpec& part, const uint8_t* words, size_t n) {
+    const size_t first = static_cast<size_t>(words - row.words) / part.dtype.word_nbytes;
+    const size_t of_part = least_of_part(part, words, first, n, &relative);
+    least += of_part;
+    return of_part != 0 && least < limit;
+  });
+  return least >= limit;
+}
+
 // The smaller one of both profiles for each part.
 PartLengths encode_parts(const Row& row, const PartLengths& fast, uint8_t* dst) {
   PartLengths parts = {};
@@ -89,7 +104,7 @@ size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8
   const Row row = {spec, words, n, scratch};
   scratch->upcoming = {};
   PartLengths fast;
-  if (!fast_is_below(row, whole, &fast)) return whole;
+  if (fast_is_surely_above(row, whole) || !fast_is_below(row, whole, &fast)) return whole;
   const PartLengths parts = encode_parts(row, fast, dst);
   return parts.count == 1 ? parts.nbytes : finish_parts(row, parts, dst);
 }

@@ -13,6 +13,7 @@ struct RelativeEncodeScratch {
   uint64_t changed[kMaxMasks];
   SparseEncodeScratch sparse;
   DenseEncodeScratch dense;
+  bool dense_alone;  // the block that was encoded last changes so many words that no other kind was tried
   alignas(64) uint8_t block[kMaxBlockWords * kMaxWordNbytes];
 };
 
@@ -25,5 +26,9 @@ struct RelativeBlock {
 // will be read next, if that takes long enough.
 RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_t n, const FetchPair& upcoming,
                               uint8_t* dst, RelativeEncodeScratch* scratch);
+// A number of bytes that n words of that block, from word `first` on, take at least as a block of profile fast; 0 where
+// that is not known before they are encoded. The block has scratch->dense_alone.
+size_t least_of_part(const BlockSpec& part, const uint8_t* words, size_t first, size_t n,
+                     RelativeEncodeScratch* scratch);
 
 }  // namespace tw
