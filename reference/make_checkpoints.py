@@ -10,9 +10,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reference.checkpoint_originals import (
+    BESIDE,
+    INDEX,
+    SHARDS,
+    STORAGES,
+    files_beside,
+    model_tensors,
+    old_directory,
+    old_file,
+    original_directory,
+    original_file,
+    small_file,
+    torch_file,
+)
 from reference.tensorwire_reference.checkpoint import (
     MARKER,
     PREFIX,
+    identity,
     pack,
     payload_name,
     sha256,
@@ -20,19 +35,18 @@ from reference.tensorwire_reference.checkpoint import (
 from reference.tensorwire_reference.checkpoint_writer import (
     compress_directory,
     compress_file,
+    compress_torch,
     dump,
     frames_file,
     sign,
     signed_manifest,
+    torch_parts,
     write_container,
 )
 from reference.tensorwire_reference.containers import Container, Tensor, read_container
-from tests.support.checkpoint_models import random_bytes, weights
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "checkpoints" / "v1"
-MAX_TOTAL_NBYTES = 150_000
-SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
-INDEX = "model.safetensors.index.json"
+MAX_TOTAL_NBYTES = 250_000
 NEW = "later features"
 """Two features that version 1 does not have."""
 
@@ -44,10 +58,14 @@ class Golden(NamedTuple):
     files: dict[str, bytes]
     entry: dict[str, Any]
 
+    def based_on(self, base: str | list[str]) -> "Golden":
+        return self._replace(entry={**self.entry, "base": base})
+
 
 def main() -> None:
     valid, invalid = _valid(), _invalid()
-    files = {"bases/old.safetensors": _old()}
+    files = {"bases/old.safetensors": old_file(), "bases/small.safetensors": small_file()}
+    files |= {f"bases/directory/{path}": data for path, data in old_directory().items()}
     for golden in (*valid, *invalid):
         files |= {f"{golden.path}/{path}" if path else golden.path: data for path, data in golden.files.items()}
     total = sum(map(len, files.values()))
@@ -62,64 +80,12 @@ def main() -> None:
     print(f"{len(valid)} that are read, {len(invalid)} that are refused, {total} bytes")
 
 
-# Originals ------------------------------------------------------------------------------------------------------------
-
-
-def _model(seed: int = 1) -> list[Tensor]:
-    return [
-        Tensor("model.up.weight", "BF16", (32, 64), weights(2048, seed)),
-        Tensor("model.norm.weight", "F32", (16,), weights(16, seed + 1, "F32")),
-        Tensor("scales", "U8", (300,), random_bytes(300, seed + 2)),
-        Tensor("head", "F32", (1024,), weights(1024, seed + 3, "F32")),
-    ]
-
-
-def _original() -> bytes:
-    return write_container(_model(), {"format": "pt", "\u00e4": "\n"})
-
-
-def _old() -> bytes:
-    """What the delta is relative to: one word of each tensor but the last is another one."""
-    changed = [tensor._replace(data=tensor.data[:-4] + b"\x01\x3f\x02\x3f") for tensor in _model()[:-1]]
-    return write_container([*changed, _model()[-1]], {})
-
-
-def _directory() -> dict[str, bytes]:
-    tensors = _model()
-    files = {path: write_container(tensors[2 * i : 2 * i + 2], {"format": "pt"}) for i, path in enumerate(SHARDS)}
-    weight_map = {tensor.name: SHARDS[i // 2] for i, tensor in enumerate(tensors)}
-    index = {"metadata": {"total_size": sum(len(tensor.data) for tensor in tensors)}, "weight_map": weight_map}
-    config = {"model_type": "llama", "dtype": "bfloat16", "quantization_config": {"quant_method": "fp8"}}
-    return {**files, INDEX: dump(index), "config.json": dump(config), "notes/README.md": b"\xff as it is\n"}
-
-
-BESIDE = {
-    "second.safetensors": {"copy": ("first.safetensors", "w")},
-    "third.safetensors": {"changed": ("second.safetensors", "copy")},
-}
-
-
-def _files_beside() -> dict[str, bytes]:
-    """Three files: the second has a tensor of the first under another name, the third one that is nearly the same."""
-    data = weights(512, 5)
-    contents = {"first": {"w": data}, "second": {"copy": data}, "third": {"changed": data[:-2] + b"\x01\x3f"}}
-    return {
-        f"{file}.safetensors": write_container([Tensor(name, "BF16", (512,), each) for name, each in found.items()], {})
-        for file, found in contents.items()
-    }
-
-
-def _small() -> bytes:
-    """One tensor of equal words: a frame without a block of many bytes."""
-    return write_container([Tensor("a.w", "BF16", (1024,), b"\x80\x3f" * 1024)], {})
-
-
 # What is read ---------------------------------------------------------------------------------------------------------
 
 
 def _valid() -> list[Golden]:
-    original, directory, tensors = _original(), _directory(), _model()
-    old = read_container(_old()).tensors
+    original, directory, tensors = original_file(), original_directory(), model_tensors()
+    old = read_container(old_file()).tensors
     packed = read_container(compress_file(original, "fast", alone=True))
     # Another tool may order tensors as it likes, and drops what it does not know of the metadata.
     foreign = [tensor for tensor in packed.tensors if tensor.dtype != "U8"]
@@ -136,9 +102,78 @@ def _valid() -> list[Golden]:
         _file("delta", compress_file(original, "fast", alone=True, base=old, base_name="old"), tensors, original, True),
         _whole("directory", compress_directory(directory, "fast"), tensors, directory),
         _whole(
-            "beside", compress_directory(_files_beside(), "fast", beside=BESIDE), _all(_files_beside()), _files_beside()
+            "beside", compress_directory(files_beside(), "fast", beside=BESIDE), _all(files_beside()), files_beside()
         ),
         _whole("directory-optional", _with_optional(compress_directory(directory, "fast")), tensors, directory),
+        *_valid_torch_files(),
+        *_valid_deltas(),
+        *_valid_directories(),
+    ]
+
+
+def _valid_torch_files() -> list[Golden]:
+    original = torch_file()
+    _, storages = torch_parts(original, STORAGES)
+    files = {"model.safetensors": small_file(), "optimizer.pt": original}
+    return [
+        _file("torch", compress_torch(original, STORAGES, "fast", alone=True), storages, original),
+        _whole(
+            "torch-directory",
+            compress_directory(files, "fast", storages={"optimizer.pt": STORAGES}),
+            read_container(small_file()).tensors,
+            files,
+        ),
+    ]
+
+
+def _valid_deltas() -> list[Golden]:
+    old = read_container(old_file()).tensors
+    delta = read_container(compress_file(original_file(), "fast", alone=True, base=old, base_name="old"))
+    newer = [tensor._replace(data=tensor.data[:-4] + b"\x03\x3f\x04\x3f") for tensor in model_tensors()]
+    original = write_container(newer, {})
+    again = compress_file(original, "fast", alone=True, base=model_tensors(), base_name="delta.safetensors")
+    bases = ["valid/delta.safetensors", "bases/old.safetensors"]
+    # Keys of a feature that the file does not name count for nothing.
+    keys = {"path": "x.safetensors", "beside:head": "y.safetensors", "original_torch": "none"}
+    directory = {"config.json": b'{"model_type": "llama", "dtype": "bfloat16"}', "model.safetensors": small_file()}
+    files = old_directory()
+    of_base = read_container(files["model.safetensors"]).tensors
+    packed = compress_directory(directory, "fast", base=of_base, base_name="directory")
+    manifest = json.loads(packed["tensorwire.json"])
+    manifest["files"][0]["base_sha256"] = sha256(files["config.json"])
+    packed["tensorwire.json"] = signed_manifest(manifest)
+    carried = _carried(16)
+    return [
+        _file("delta-of-delta", again, newer, original).based_on(bases),
+        _file("delta-without-beside", _signed(delta, keys), model_tensors(), original_file(), True),
+        _file("delta-sixteen", *carried).based_on("bases/small.safetensors"),
+        _whole("delta-directory", packed, read_container(small_file()).tensors, directory).based_on("bases/directory"),
+    ]
+
+
+def _carried(count: int) -> tuple[bytes, list[Tensor], bytes]:
+    """A delta of so many tensors, all relative to the one tensor of a base: its bytes, its tensors, its original."""
+    (base,) = read_container(small_file()).tensors
+    tensors = [base._replace(name=f"w{number}") for number in range(count)]
+    original = write_container(tensors, {})
+    found = read_container(compress_file(original, "fast", alone=True, base=tensors, base_name="small.safetensors"))
+    names = {f"base:{tensor.name}": base.name for tensor in tensors}
+    return _signed(found, {**names, "base_hash": identity([base])}), tensors, original
+
+
+def _valid_directories() -> list[Golden]:
+    """A chain of checkpoints, and a directory whose config.json names the file of weights."""
+    steps = {f"step-{step}/model.safetensors": small_file() for step in (1, 2)}
+    first, second = steps
+    chain = compress_directory(steps, "fast", beside={second: {"a.w": (first, "a.w")}})
+    chain["tensorwire.json"] = signed_manifest({**json.loads(chain["tensorwire.json"]), "chain": True})
+    other = write_container([Tensor("a.w", "BF16", (1024,), b"\x81\x3f" * 1024)], {})
+    config = dump({"transformers_weights": "main.safetensors"})
+    named = {"config.json": config, "main.safetensors": small_file(), "model.safetensors": other}
+    golden = _whole("chain", chain, [], steps)
+    return [
+        golden._replace(entry={**golden.entry, "tensors": None}),
+        _whole("named-weights", compress_directory(named, "fast"), read_container(small_file()).tensors, named),
     ]
 
 
@@ -173,9 +208,9 @@ def _signed(container: Container, ours: dict[str, str]) -> bytes:
 def _frames_beside_others() -> tuple[bytes, list[Tensor]]:
     """Frames as other libraries write them, with a key that nobody knows, and an F4 tensor that is none."""
     pairs = Tensor("pairs", "F4", (2, 2), b"\x21\x43")
-    found = read_container(frames_file(_small(), "fast"))
+    found = read_container(frames_file(small_file(), "fast"))
     return write_container([*found.tensors, pairs], {**found.metadata, f"{PREFIX}later": "skip me"}), [
-        *read_container(_small()).tensors,
+        *read_container(small_file()).tensors,
         pairs,
     ]
 
@@ -197,8 +232,11 @@ def _names() -> tuple[bytes, list[Tensor]]:
         Tensor("other_marker._w_tensorwire", "U8", (4,), b"\x93TWF"),
         Tensor("no_key", "F4", (2,), b"\x21"),
     ]
-    found = read_container(compress_file(_small(), "fast", alone=False))
-    return _signed(found._replace(tensors=[*found.tensors, *alike]), {}), [*read_container(_small()).tensors, *alike]
+    found = read_container(compress_file(small_file(), "fast", alone=False))
+    return _signed(found._replace(tensors=[*found.tensors, *alike]), {}), [
+        *read_container(small_file()).tensors,
+        *alike,
+    ]
 
 
 def _with_optional(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -231,17 +269,17 @@ def _refused(name: str, files: dict[str, bytes], error: str, read: str) -> Golde
 
 
 def _invalid_files() -> list[Golden]:
-    small = read_container(compress_file(_small(), "fast", alone=False))
+    small = read_container(compress_file(small_file(), "fast", alone=False))
     marker, payload = small.tensors
-    frames = read_container(frames_file(_small(), "fast"))
-    plain = read_container(compress_file(write_container(_model()[1:3], {}), "fast", alone=False))
+    frames = read_container(frames_file(small_file(), "fast"))
+    plain = read_container(compress_file(write_container(model_tensors()[1:3], {}), "fast", alone=False))
     nothing = write_container([Tensor("scales", "F32", (0, 4), b"")], {})
     empty = read_container(compress_file(nothing, "fast", alone=False))
     other_hash = {f"hash:{name}": "0" * 32 for name in ("a.w", "scales")}
     unsigned = {key: text for key, text in small.metadata.items() if key != f"{PREFIX}checksum"}
     wrong = {**small.metadata, f"{PREFIX}checksum": "0" * 32}
     unversioned = small._replace(metadata={f"{PREFIX}profile": "fast"})
-    old = [tensor._replace(data=bytes(2048)) for tensor in read_container(_small()).tensors]
+    old = [tensor._replace(data=bytes(2048)) for tensor in read_container(small_file()).tensors]
 
     def holding(data: bytes) -> bytes:
         return _signed(small._replace(tensors=[marker, payload._replace(shape=(len(data),), data=data)]), {})
@@ -268,29 +306,38 @@ def _invalid_files() -> list[Golden]:
         "hash-frame": (_signed(small, other_hash), "CorruptData"),
         "hash-plain": (_signed(plain, other_hash), "CorruptData"),
         "hash-empty": (_signed(empty, other_hash), "CorruptData"),
-        "base-none": (compress_file(_small(), "fast", alone=False, base=old, base_name="old"), "BaseMismatch"),
+        "beside-no-path": (_signed(small, {"required": "beside"}), "CorruptData"),
+        "base-none": (compress_file(small_file(), "fast", alone=False, base=old, base_name="old"), "BaseMismatch"),
     }
     return [_refused(f"file-{name}.safetensors", {"": data}, error, "tensors") for name, (data, error) in cases.items()]
 
 
 def _invalid_originals() -> list[Golden]:
-    small = read_container(compress_file(_small(), "fast", alone=True))
+    small = read_container(compress_file(small_file(), "fast", alone=True))
     other = read_container(write_container([Tensor("b", "U8", (1,), b"b")], {})).header
     cases = {
         "header-text": {"original_header": "%%%"},
         "header-names": {"original_header": pack(other)},
         "sha256": {"original_sha256": "0" * 64},
     }
+    record, _ = torch_parts(torch_file(), STORAGES)
+    of_torch = read_container(compress_torch(torch_file(), STORAGES, "fast", alone=True))
+    longer = _signed(of_torch, {"original_torch": pack(record + b"x")})
+    beyond = _refused("original-delta-seventeen.safetensors", {"": _carried(17)[0]}, "LimitExceeded", "original")
     return [
-        _refused(f"original-{name}.safetensors", {"": _signed(small, ours)}, "CorruptData", "original")
-        for name, ours in cases.items()
+        *(
+            _refused(f"original-{name}.safetensors", {"": _signed(small, ours)}, "CorruptData", "original")
+            for name, ours in cases.items()
+        ),
+        _refused("original-torch-sizes.safetensors", {"": longer}, "CorruptData", "original"),
+        beyond.based_on("bases/small.safetensors"),
     ]
 
 
 def _invalid_beside() -> list[Golden]:
     """What a tensor is relative to is not there, or another one."""
     first, second = "first.safetensors", "second.safetensors"
-    small = {first: _small(), second: _small()}
+    small = {first: small_file(), second: small_file()}
     files = compress_directory(small, "fast", beside={second: {"a.w": (first, "a.w")}})
     other = write_container([Tensor("a.w", "BF16", (1024,), b"\x81\x3f" * 1024)], {})
     cases = {
@@ -299,20 +346,33 @@ def _invalid_beside() -> list[Golden]:
         "path": ({second: _signed(read_container(files[second]), {"beside:a.w": f"../{first}"})}, "CorruptData"),
         "hash": (compress_directory({**small, first: other}, "fast") | {second: files[second]}, "BaseMismatch"),
     }
+    (tensor,) = read_container(small_file()).tensors
+    many = {
+        first: small_file(),
+        second: write_container([tensor._replace(name=f"w{number}") for number in range(17)], {}),
+    }
+    circle = {first: {"a.w": (second, "a.w")}, second: {"a.w": (first, "a.w")}}
+    seventeen = {second: {f"w{number}": (first, "a.w") for number in range(17)}}
     return [
-        _refused(f"beside-{name}", {**files, **changed}, error, "original") for name, (changed, error) in cases.items()
+        *(
+            _refused(f"beside-{name}", {**files, **changed}, error, "original")
+            for name, (changed, error) in cases.items()
+        ),
+        _refused("beside-circle", compress_directory(small, "fast", beside=circle), "CorruptData", "original"),
+        _refused("beside-seventeen", compress_directory(many, "fast", beside=seventeen), "LimitExceeded", "original"),
     ]
 
 
 def _invalid_indexes() -> list[Golden]:
     original = {"metadata": {}, "weight_map": {"a.w": SHARDS[0]}}
-    files = compress_directory({SHARDS[0]: _small(), INDEX: dump(original)}, "fast")
+    files = compress_directory({SHARDS[0]: small_file(), INDEX: dump(original)}, "fast")
     index = json.loads(files[INDEX])
     name = payload_name("a.w")
     cases = {
         "required": ({"metadata": {f"{PREFIX}required": NEW}}, "UnsupportedVersion"),
         "required-list": ({"metadata": {f"{PREFIX}required": [NEW]}}, "CorruptData"),
         "required-null": ({"metadata": {f"{PREFIX}required": None}}, "CorruptData"),
+        "beside": ({"metadata": {f"{PREFIX}required": "beside"}}, "UnsupportedVersion"),
         "weight-map": ({"weight_map": [SHARDS[0]]}, "CorruptData"),
         "path": ({"weight_map": {name: f"../{SHARDS[0]}"}}, "CorruptData"),
     }
@@ -323,7 +383,7 @@ def _invalid_indexes() -> list[Golden]:
 
 
 def _small_directory() -> dict[str, bytes]:
-    return compress_directory({"config.json": b"{}", "model.safetensors": _small()}, "fast")
+    return compress_directory({"config.json": b"{}", "model.safetensors": small_file()}, "fast")
 
 
 def _invalid_configs() -> list[Golden]:
@@ -332,6 +392,7 @@ def _invalid_configs() -> list[Golden]:
         "required": ({"required": NEW}, "UnsupportedVersion"),
         "required-list": ({"required": []}, "CorruptData"),
         "required-null": ({"required": None}, "CorruptData"),
+        "torch": ({"required": "torch"}, "UnsupportedVersion"),
         "version": ({"version": 2}, "UnsupportedVersion"),
         "version-true": ({"version": True}, "UnsupportedVersion"),
     }
@@ -355,6 +416,13 @@ def _invalid_manifests() -> list[Golden]:
         "kind": (lambda m: m["files"][0].update(kind="later"), "CorruptData"),
         "member": (lambda m: m["files"][0].pop("stored_sha256"), "CorruptData"),
         "path": (lambda m: m["files"][0].update(path="../config.json"), "CorruptData"),
+        "path-directory": (
+            lambda m: m["files"].append({**m["files"][0], "path": "config.json/x"}),
+            "CorruptData",
+        ),
+        "version-none": (lambda m: m.pop("version"), "UnsupportedVersion"),
+        "excluded-none": (lambda m: m.pop("excluded"), "CorruptData"),
+        "sha256-upper": (lambda m: m["files"][0].update(sha256=m["files"][0]["sha256"].upper()), "CorruptData"),
         "path-twice": (lambda m: m["files"].append(m["files"][0]), "CorruptData"),
         "path-own": (lambda m: m["files"][0].update(path="tensorwire.json"), "CorruptData"),
         "nbytes": (lambda m: m["files"][0].update(nbytes=-1), "CorruptData"),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 DIGESTS = {
     "v1": "410885bdaaf3e45877f1b28feeb9999ad0209f929a0f258b6ec5897a14aea98a",
-    "checkpoints/v1": "6b1011344f81e1d00cf559bea09652915ccc93d052c959803856b3718658c7ca",
+    "checkpoints/v1": "394cd314166f57ced0a48b825e1209d8fa3008317650e9f5f0cfcd3fea726852",
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .containers import Tensor
-from .errors import CorruptDataError, require
+from .errors import CorruptDataError, LimitExceededError, require
 from .hashes import content_hash
 
 PREFIX = "tensorwire."
@@ -39,12 +39,12 @@ def unpack(text: str) -> bytes:
     """Inverts `pack`."""
     stream = zlib.decompressobj()
     try:
-        data = stream.decompress(base64.b64decode(text, validate=True), MAX_RECORD_NBYTES)
+        data = stream.decompress(base64.b64decode(text, validate=True), MAX_RECORD_NBYTES + 1)
     except (ValueError, zlib.error):
         raise CorruptDataError("a record is not base64 of zlib data") from None
-    require(
-        stream.eof and not stream.unused_data, f"a record is cut, or unpacks to more than {MAX_RECORD_NBYTES} bytes"
-    )
+    if len(data) > MAX_RECORD_NBYTES:
+        raise LimitExceededError(f"a record unpacks to more than {MAX_RECORD_NBYTES} bytes")
+    require(stream.eof and not stream.unused_data, "a record is cut, or something follows it")
     return data
 
 

@@ -1,7 +1,9 @@
 """Writes files and directories of docs/checkpoints.md."""
 
 import json
+import zipfile
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from math import prod
 from typing import Any, TypeAlias
 
@@ -18,6 +20,7 @@ from .checkpoint import (
 from .containers import Tensor, read_container
 from .encoder import encode
 from .hashes import content_hash
+from .layouts import TABLE
 
 Beside: TypeAlias = Mapping[str, tuple[str, str]]
 """By the name of a tensor the path of another file of its directory, and the name there of what it is relative to."""
@@ -80,6 +83,36 @@ def compress_file(
     return write_container(stored, sign({**metadata, **{PREFIX + key: text for key, text in ours.items()}}, stored))
 
 
+def torch_parts(original: bytes, dtypes: Mapping[str, str]) -> tuple[bytes, list[Tensor]]:
+    """The record of a torch file (docs/pytorch-files.md) and its large storages, whose dtypes `dtypes` has by name."""
+    storages, rest, position = [], [], 0
+    for member in sorted(zipfile.ZipFile(BytesIO(original)).infolist(), key=lambda each: each.header_offset):
+        name = member.filename.partition("/")[2]
+        if name in dtypes and member.file_size > SAVING_NBYTES:
+            name_and_extra = original[member.header_offset + 26 : member.header_offset + 30]
+            start = member.header_offset + 30 + sum(int.from_bytes(name_and_extra[i : i + 2], "little") for i in (0, 2))
+            rest.append(original[position:start])
+            position = start + member.file_size
+            numel = 8 * member.file_size // TABLE[dtypes[name]][0]
+            storages.append(Tensor(name, dtypes[name], (numel,), original[start:position]))
+    rest.append(original[position:])
+    header = write_container(storages, {})
+    header = header[: 8 + int.from_bytes(header[:8], "little")]
+    sizes = b"".join(len(part).to_bytes(4, "little") for part in rest)
+    return header + sizes + b"".join(rest), storages
+
+
+def compress_torch(original: bytes, dtypes: Mapping[str, str], profile: str, *, alone: bool) -> bytes:
+    """A compressed torch file; arguments as for `compress_file` and `torch_parts`."""
+    record, storages = torch_parts(original, dtypes)
+    ours = {"version": "1", "required": "torch", "profile": profile}
+    ours |= {f"hash:{tensor.name}": content_hash(tensor.data).hex() for tensor in storages}
+    if alone:
+        ours |= {"original_torch": pack(record), "original_sha256": sha256(original)}
+    stored = compressed_tensors(storages, profile)
+    return write_container(stored, sign({PREFIX + key: text for key, text in ours.items()}, stored))
+
+
 def frames_file(original: bytes, profile: str) -> bytes:
     """Section "What other libraries write"."""
     _, metadata, tensors = read_container(original)
@@ -112,8 +145,10 @@ def compress_directory(
     base: list[Tensor] | None = None,
     base_name: str = "",
     beside: Mapping[str, Beside] | None = None,
+    storages: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, bytes]:
-    """A compressed directory with config.json and an index at its top; `beside` by the path of a file."""
+    """A compressed directory with config.json and an index at its top. `beside` goes by the path of a file, and
+    `storages` by that of a torch file: the dtypes of its storages by name."""
     files = dict(originals)
     records = []
     shards = {path for path in originals if path.endswith(".safetensors")}
@@ -123,15 +158,21 @@ def compress_directory(
         else:
             files[path] = compress_file(originals[path], profile, alone=False, base=base, base_name=base_name)
     for path, original in originals.items():
+        if storages and path in storages:
+            files[path] = compress_torch(original, storages[path], profile, alone=False)
+            record, _ = torch_parts(original, storages[path])
+            records.append({**_known(path, original), "kind": "torch", "header": pack(record)})
+            continue
         if path == "config.json":
             files[path] = new_config(original, profile)
         elif path.endswith(".safetensors.index.json"):
             files[path] = new_index(original, {shard: files[shard] for shard in shards})
         records.append(_record(path, original, files[path]))
+    features = [name for name, files_of_it in (("torch", storages), ("beside", beside)) if files_of_it]
     manifest: dict[str, Any] = {
         "format": "tensorwire-checkpoint",
         "version": 1,
-        **({"required": "beside"} if beside else {}),
+        **({"required": " ".join(features)} if features else {}),
         "writer": "the reference",
         "profile": profile,
         "files": sorted(records, key=lambda record: str(record["path"])),
@@ -143,8 +184,12 @@ def compress_directory(
     return files
 
 
+def _known(path: str, original: bytes) -> dict[str, Any]:
+    return {"path": path, "nbytes": len(original), "sha256": sha256(original)}
+
+
 def _record(path: str, original: bytes, stored: bytes) -> dict[str, Any]:
-    known = {"path": path, "nbytes": len(original), "sha256": sha256(original)}
+    known = _known(path, original)
     if path.endswith(".safetensors"):
         return {**known, "kind": "safetensors", "header": pack(read_container(original).header)}
     if stored == original:

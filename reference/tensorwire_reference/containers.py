@@ -10,6 +10,7 @@ from .layouts import TABLE
 
 MAX_HEADER_NBYTES = 100_000_000
 MAX_NDIM = 64
+MAX_SIZE = 2**64 - 1
 _DTYPE = re.compile(r"[A-Z0-9_]{1,16}")
 _BITS = {**{dtype: bits for dtype, (bits, _) in TABLE.items()}, "F6_E2M3": 6, "F6_E3M2": 6}
 
@@ -112,11 +113,13 @@ def parse_header(text: bytes) -> Header:
 
 
 def _parse_entry(name: str, entry: Any) -> Entry:
+    require(not any("\ud800" <= character <= "\udfff" for character in name), f"{name!r} is no valid Unicode")
     require(isinstance(entry, dict), f"the entry of {name} is no object")
     dtype, shape, offsets = (entry.get(member) for member in ("dtype", "shape", "data_offsets"))
     require(isinstance(dtype, str) and bool(_DTYPE.fullmatch(dtype)), f"the dtype of {name}")
     for numbers in (shape, offsets):
-        legal = isinstance(numbers, list) and all(type(number) is int and number >= 0 for number in numbers)
+        sizes = numbers if isinstance(numbers, list) else [None]
+        legal = all(type(size) is int and 0 <= size <= MAX_SIZE for size in sizes)
         require(legal, f"shape or offsets of {name}")
     require(len(shape) <= MAX_NDIM, f"{name} has {len(shape)} dimensions")
     require(len(offsets) == 2 and offsets[0] <= offsets[1], f"the offsets of {name}")

@@ -46,7 +46,6 @@ def _original(checkpoint: Checkpoint, file: dict[str, Any], note: Note) -> Itera
     path, kind = file["path"], file["kind"]
     stored = checkpoint.files.get(path)
     if kind in OF_TENSORS:
-        require(stored is not None, f"{path} is missing")
         return _checked(
             _with_record(checkpoint.open(path), kind, unpack(file["header"])), file["sha256"], file["nbytes"]
         )
@@ -72,13 +71,10 @@ def _copied(stored: Content, file: dict[str, Any], note: Note) -> Iterator[bytes
 
 def restore_single(file: TensorFile) -> Iterator[bytes] | None:
     """The original of a file that was compressed on its own; None if it has no record."""
-    records = {
-        kind: file.ours.get(key) for kind, key in (("torch", "original_torch"), ("safetensors", "original_header"))
-    }
-    kind = next((kind for kind, record in records.items() if record is not None), None)
-    if kind is None or "original_sha256" not in file.ours:
+    kind, key = ("torch", "original_torch") if "torch" in file.features else ("safetensors", "original_header")
+    if key not in file.ours or "original_sha256" not in file.ours:
         return None
-    return _checked(_with_record(file, kind, unpack(records[kind] or "")), file.ours["original_sha256"])
+    return _checked(_with_record(file, kind, unpack(file.ours[key])), file.ours["original_sha256"])
 
 
 def restored_file(checkpoint: Checkpoint, path: str) -> Iterator[bytes] | None:

@@ -155,10 +155,7 @@ class TensorFile:
         self._headers: dict[str, Header] = {}  # of frames
 
     def _check_header(self) -> None:
-        features = check_required(self.ours.get("required", ""))
-        require(
-            "beside" not in features or "path" in self.ours, "a file of a directory that does not say where it stands"
-        )
+        self.features = check_required(self.ours.get("required", ""))
         if self.ours.get("frames", "F4") != "F4":
             raise UnsupportedVersionError(f"frames of dtype {self.ours['frames']}")
         if "version" in self.ours or (self.ours and "frames" not in self.ours):
@@ -167,6 +164,8 @@ class TensorFile:
             tensors = ((name, entry.dtype, entry.shape) for name, entry in self._header.entries.items())
             found = header_checksum(self._header.metadata, tensors)
             require(self.ours.get("checksum") == found, "the checksum of the header does not match")
+        legal = "beside" not in self.features or "path" in self.ours
+        require(legal, "a file of a directory that does not say where it stands")
 
     def is_frame(self, name: str) -> bool:
         """Whether a tensor is compressed."""
@@ -203,7 +202,7 @@ class TensorFile:
 
     def link(self, name: str) -> Place | None:
         """The tensor of another file of the directory that one is relative to, if it is to such a one."""
-        path = self.ours.get(f"beside:{name}")
+        path = self.ours.get(f"beside:{name}") if "beside" in self.features else None
         return None if path is None else Place(path, self.ours.get(f"base:{name}", name))
 
     def read(self, name: str) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reference.tensorwire_reference import tensor_files
+from reference.tensorwire_reference import checkpoint, tensor_files
 from reference.tensorwire_reference.__main__ import main
+from reference.tensorwire_reference.containers import parse_header
 from reference.tensorwire_reference.decoder import decode
 from reference.tensorwire_reference.decompress import decompress, default_out, is_windows_name
 from reference.tensorwire_reference.errors import (
@@ -25,7 +27,10 @@ from reference.tensorwire_reference.errors import (
     TruncatedDataError,
 )
 from reference.tensorwire_reference.folders import FileContent
+from tensorwire import errors
 from tensorwire.checkpoint import compress_checkpoint, load_file
+from tensorwire.files import original_record
+from tensorwire.files.header import parse_header as package_header
 from tests.support.checkpoint_models import contents, edit_manifest, tree_hashes, write_model
 from tests.support.directories import forge, stepped, tensors, write, write_run, write_twice
 
@@ -195,6 +200,33 @@ def test_errors_name_the_place(
     shown = capsys.readouterr().err
     assert message in shown
     assert shown.startswith("error: ")
+
+
+def test_a_missing_file_of_tensors(small: Path, tmp_path: Path) -> None:
+    (small / OTHER).unlink()
+    with pytest.raises(FileNotFoundError, match=OTHER):
+        decompress(small, tmp_path / "x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small", "twice"]
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("w", [0, 2**64]), ("w", [1] * 64 + [0]), ("\ud800", [0])])
+def test_headers_that_the_package_refuses(name: str, sizes: list[int]) -> None:
+    header = json.dumps({name: {"dtype": "U8", "shape": sizes, "data_offsets": [0, 0]}}).encode()
+    for parse, error in ((parse_header, CorruptDataError), (package_header, errors.CorruptDataError)):
+        with pytest.raises(error):
+            parse(header)
+
+
+def test_a_record_of_the_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "MAX_RECORD_NBYTES", 1000)
+    monkeypatch.setattr(original_record, "MAX_HEADER_NBYTES", 1000)
+    for unpack, error in (
+        (checkpoint.unpack, LimitExceededError),
+        (original_record.unpack, errors.LimitExceededError),
+    ):
+        assert unpack(checkpoint.pack(bytes(1000))) == bytes(1000)
+        with pytest.raises(error):
+            unpack(checkpoint.pack(bytes(1001)))
 
 
 def test_a_full_disk(small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,10 +125,10 @@ def unpack(text: str) -> bytes:
     """Inverts `pack`; the result is at most 100 MB."""
     try:
         inflate = zlib.decompressobj()
-        data = inflate.decompress(base64.b64decode(text.encode("ascii"), validate=True), MAX_HEADER_NBYTES)
+        data = inflate.decompress(base64.b64decode(text.encode("ascii"), validate=True), MAX_HEADER_NBYTES + 1)
     except (ValueError, zlib.error):
         raise CorruptDataError("expected a record in base64 of zlib data") from None
-    if inflate.unconsumed_tail:
+    if len(data) > MAX_HEADER_NBYTES:
         raise LimitExceededError(f"expected a record of at most {MAX_HEADER_NBYTES} bytes")
     if not inflate.eof or inflate.unused_data:
         raise CorruptDataError("expected a record that ends with its data")

@@ -178,6 +178,8 @@ class StoredFile:
                 raise UnsupportedVersionError(f"expected {VERSION_KEY} {VERSION!r}, got {shown_value(version)}")
             if ours.get(CHECKSUM_KEY) != header_checksum(texts, self.header.entries):
                 raise CorruptDataError("the checksum of the header does not match")
+        if BESIDE in features and self.place is None:
+            raise CorruptDataError(f"expected {PATH_KEY} in a file that requires {BESIDE!r}")
         markers = {e.name for e in self.header.entries if (e.dtype, e.shape) == (MARKER_DTYPE, MARKER_SHAPE)}
         self.tensors: dict[str, StoredTensor] = {}
         for entry in self.header.entries:

@@ -49,7 +49,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         for number, entry in enumerate(entries):
             out = Path(name, str(number))
-            base = [] if entry["base"] is None else ["--base", GOLDEN / entry["base"]]
+            named = entry["base"] if isinstance(entry["base"], list) else [entry["base"]]
+            base = [word for path in named if path is not None for word in ("--base", GOLDEN / path)]
             command = [sys.executable, "-I", "-m", "tensorwire_reference", "decompress", GOLDEN / entry["path"], *base]
             subprocess.run([*command, "-o", out], check=True, stdout=subprocess.DEVNULL)
             assert digests(out) == entry["originals"], entry["path"]
