@@ -97,10 +97,9 @@ def _states(figure: Callable[[dict[str, Any]], float]) -> str:
 
 BYTES = f"{1 / step('200 Mbit/s', BOTH)['bytes of FSDP2']:.1f}"
 AVX2, AVX512 = (
-    [f"{epyc(data, 'tensorwire fast', cpu=cpu)['decompress']['vs_memcpy']:.2f}" for data in (BF16, LARGE)]
-    for cpu in CODECS
+    [epyc(data, "tensorwire fast", cpu=cpu)["decompress"]["vs_memcpy"] for data in (BF16, LARGE)] for cpu in CODECS
 )
-AT_MEMCPY = f"decodes BF16 on one core at {min(AVX2 + AVX512)} to {max(AVX2 + AVX512)} of memcpy's speed"
+AT_MEMCPY = f"decodes BF16 on one core at {span(AVX2 + AVX512)} of memcpy's speed"
 EXACT = ("exact, fast", "exact, resident")
 TWELVE = ("exact, fast", "streaming all, fast", "dense, mmap")
 FIRST_TOKENS = [alone(f"{each}, from_pretrained")["load_to_first_by_run"] for each in ("exact", "dense")]
@@ -117,8 +116,8 @@ CLAIMS: dict[str, list[str]] = {
         f"{BYTES} times fewer bytes between ranks",
         f"12 in BF16 took {_run('bfloat16')} of their bytes, 12 in FP32 took {_run('float32')}.",
         AT_MEMCPY,
-        f"By turns `fast` decodes them at {AVX2[0]} of memcpy's speed, and 548 MiB [at {AVX2[1]}]",
-        f"at {AVX512[0]} and {AVX512[1]} with AVX-512, by older code",
+        f"By turns `fast` decodes them at {AVX2[0]:.2f} of memcpy's speed, and 548 MiB [at {AVX2[1]:.2f}]",
+        f"at {AVX512[0]:.2f} and {AVX512[1]:.2f} with AVX-512, by older code",
         f"two cores compress at {_command('tensorwire compress')} GB/s and decompress at "
         f"{_command('tensorwire decompress')}.",
         f"stores keys and values as frames, at [{_of_pages('`fast`')} % of BF16]",
