@@ -38,7 +38,7 @@ def results(page: Page, folder: Path = RESULTS) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("page", "folder"),
-    [*((page, RESULTS) for page in PAGES), (CODECS, RESULTS / "zen5-avx512")],
+    [*((page, RESULTS) for page in PAGES), *((page, RESULTS / "zen5-avx512") for page in (CODECS, INFERENCE))],
     ids=lambda each: each.name,
 )
 def test_a_committed_page_is_that_of_its_results(page: Page, folder: Path) -> None:

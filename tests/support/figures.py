@@ -22,6 +22,8 @@ BF16, F16, F32, IN_F32 = "minilm-bf16", "minilm-f16", "minilm-f32", "minilm-bf16
 F8 = ("minilm-f8-e4m3", "minilm-f8-e5m2")
 LARGE = "synthetic-bf16"
 CODECS = {"avx2": "codecs", "avx512": "zen5-avx512/codecs"}
+ZEN5 = "zen5-avx512/inference"
+"""A run of older code. What was held to AVX2 took turns in groups of its own."""
 
 
 @cache
@@ -61,17 +63,17 @@ def step(link: str, contender: str, table: str = "steps") -> dict[str, Any]:
     return row("traffic", table, link=link, contender=contender)
 
 
-def turn(contender: str, what: str = "token", cpu: str = "") -> str:
-    """Times dense torch's time, with the model 1b and two threads, by turns."""
-    for each in results("inference")["turns"]:
-        if (each["contender"], each["cpu"], each.get("threads")) == (contender, cpu, 2) and what in each:
-            return f"{each[what]['vs_dense']:.2f}"
-    return "-"
+def turn(contender: str, what: str = "token", name: str = "inference", held_to: str | None = None) -> str:
+    """Times dense torch's time, with the model 1b and two threads, in all groups that took turns, or in those that were
+    held to these instructions."""
+    wanted = {"contender": contender, "threads": 2} | ({} if held_to is None else {"cpu": held_to})
+    found = [each for each in results(name)["turns"] if wanted.items() <= each.items() and what in each]
+    return span(each[what]["vs_dense"] for each in found) if found else "-"
 
 
-def alone(contender: str, model: str = "1b") -> dict[str, Any]:
+def alone(contender: str, model: str = "1b", name: str = "inference") -> dict[str, Any]:
     """One that has the machine alone: seconds, and the gigabytes of its peak beyond its imports."""
-    found = row("inference", "alone", model=model, contender=contender)
+    found = row(name, "alone", model=model, contender=contender)
     return found | {"gigabytes": found["peak_nbytes"] / 1e9}
 
 
