@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.huge_pages import collapse_memory
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -48,12 +50,16 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported for the tests stays. Searching it for garbage again and again takes seconds."""
+    """What is imported for the tests stays. Searching it for garbage again and again takes seconds, while it is read
+    and whenever a test has garbage collected. Tests in a worker fork it thousands of times."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            collapse_memory()
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

@@ -138,7 +138,10 @@ def test_parts_of_the_quick_suite_are_all_of_it_and_share_nothing() -> None:
     )
 
 
-@pytest.mark.parametrize("target", WITH_TESTS)
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param(each, marks=pytest.mark.slow if each in ("test", "test-slow") else ()) for each in WITH_TESTS],
+)
 def test_an_environment_has_what_its_tests_import(target: str) -> None:
     by_python = pip_installs(target)
     of_module = distributions_of()

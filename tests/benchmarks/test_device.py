@@ -50,6 +50,7 @@ assert "triton" in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_the_program_has_triton_interpret_kernels_on_a_cpu() -> None:
     """As `python -m` runs it, where the environment does not say so already."""
     variables = environment.child()

@@ -37,7 +37,7 @@ def errors(lines: list[dict[str, Any]], section: str) -> str:
         ("raises", "words that say why"),
         ("breaks", "the device is unusable behind it: an illegal memory access"),
         ("dies", "exit code -9"),
-        ("hangs", "it hung"),
+        pytest.param("hangs", "it hung", marks=pytest.mark.slow),
     ],
 )
 def test_the_next_section_begins(bad: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

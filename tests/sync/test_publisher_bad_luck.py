@@ -47,6 +47,27 @@ def test_a_full_disk_touches_no_version_that_stands(put: int, tmp_path: Path, mo
     assert contents(arrays) == contents(THIRD)
 
 
+@pytest.mark.parametrize("version", [SECOND, FIRST], ids=["shard", "index"])
+def test_a_folder_that_a_failing_rank_removes_while_it_is_empty_is_made_again(
+    version: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first file of a version comes into it: a shard, or the index where nothing has changed."""
+    publisher, follower, arrays = begun(tmp_path)
+    own, removed = store.put_bytes, list[Path]()
+
+    def put(data: bytes, to: Any, **options: Any) -> None:
+        if not removed:
+            removed.append(to)
+            to.parent.rmdir()
+        own(data, to, **options)
+
+    monkeypatch.setattr(store, "put_bytes", put)
+    publisher.publish(version)
+    assert removed[0].parent.name == "weight_v000001"
+    follow(follower, 1)
+    assert contents(arrays) == contents(version)
+
+
 def test_a_base_that_goes_while_it_is_read_is_an_error_and_the_store_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ EACH = [
     ("aot_eager", torch.bfloat16), slow("eager", torch.bfloat16), slow("aot_eager", torch.float16),
     slow("eager", torch.float32), *INDUCTOR,
 ]  # fmt: skip
-OF_BF16 = ("inductor", torch.bfloat16)
+OF_BF16 = pytest.param("inductor", torch.bfloat16, marks=[torch_since(2, 13), pytest.mark.slow])
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def tokens(*shape: int) -> Any:
 
 @pytest.mark.parametrize(
     ("backend", "dtype"),
-    [*EACH, ("eager", torch.float16), ("aot_eager", torch.float32), pytest.param(*OF_BF16, marks=torch_since(2, 13))],
+    [*EACH, ("eager", torch.float16), ("aot_eager", torch.float32), OF_BF16],
 )
 def test_compiled_models_have_the_dense_ones_bits(backend: str, dtype: Any) -> None:
     """Where torch rounds to BF16 depends on how many tensors a sum is fused of. The table of an embedding is one, and
@@ -105,7 +105,7 @@ def test_compiled_models_have_the_dense_ones_bits(backend: str, dtype: Any) -> N
         *EACH,
         slow("eager", torch.float16),
         slow("aot_eager", torch.float32),
-        pytest.param(*OF_BF16, marks=[torch_since(2, 13), pytest.mark.slow]),
+        OF_BF16,
     ],
 )
 def test_graphs_for_any_length(backend: str, dtype: Any) -> None:

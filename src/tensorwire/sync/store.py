@@ -169,8 +169,7 @@ class Store:
 
     def put_file(self, number: int, file: str, data: bytes) -> None:
         """Put a file of a version whose index does not stand yet."""
-        folder = self._made(number)
-        put_bytes(data, folder / file)
+        folder = self._put(number, file, data)
         if (found := self._at(number, file).stat().st_size) != len(data):
             text = f"expected a file of {len(data)} bytes after writing it, got {found}; publish again"
             raise OSError(errno.EIO, text, str(folder / file))
@@ -182,9 +181,8 @@ class Store:
             FileExistsError: another publisher has made the one of this number.
             OSError: it may exist or not.
         """
-        folder = self._made(version.number)  # a version without changes has no files
         try:
-            put_bytes(data, folder / INDEX_NAME, exclusive=True)
+            self._put(version.number, INDEX_NAME, data, exclusive=True)
         except OSError as error:
             # The error may have come after the bytes had gone.
             try:
@@ -245,13 +243,21 @@ class Store:
             remove_if_there(self.place / name)
         return found.difference(known)
 
-    def _made(self, number: int) -> Location:
-        """The folder of a version that is to be written."""
+    def _put(self, number: int, file: str, data: bytes, *, exclusive: bool = False) -> Location:
+        """Put a file into the folder of a version, which is made where it is missing; return the folder."""
         folder = self._at(number)
-        if isinstance(folder, Path):
-            self._check_own(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        while True:
+            if isinstance(folder, Path):
+                self._check_own(folder)
+                folder.mkdir(parents=True, exist_ok=True)
+            try:
+                put_bytes(data, folder / file, exclusive=exclusive)
+            except FileNotFoundError:
+                # Another rank that fails removes the folder as long as it is empty.
+                if not isinstance(folder, Path) or folder.exists():
+                    raise
+            else:
+                return folder
 
     @staticmethod
     def _check_own(folder: Location) -> None:

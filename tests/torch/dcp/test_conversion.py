@@ -59,6 +59,7 @@ def save_on_ranks(folder: Path) -> dict[str, bytes]:
     return {key: each.reshape(-1).view(torch.uint8).numpy().tobytes() for key, each in whole.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this torch has no fully_shard")
 def test_four_ranks_become_one_directory_and_each_byte_is_read_once(
     ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
