@@ -19,6 +19,7 @@ from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.frames.team import on_team, team  # noqa: E402
 from tensorwire.torch.products import linear  # noqa: E402
 from tests.support.random_products import VARIANTS, differences, main  # noqa: E402
+from tests.support.versions import is_torch_before  # noqa: E402
 
 NUM_FEW, NUM_FEW_ELSEWHERE, NUM_MANY = 25, 8, 3_400
 ON_X86 = platform.machine() == "x86_64"
@@ -114,6 +115,8 @@ def test_products_that_are_rounded_before_they_are_added(
 ) -> None:
     """In BF16 torch rounds the last products, which without oneDNN are its own. Fused ones would leave a zero negative,
     and a sum finite."""
+    if columns == 2 and values[0] > 1 and is_torch_before(2, 13):
+        pytest.skip("torch 2.5 fuses the product of the second of two columns")
     enabled = torch.backends.mkldnn.enabled
     weight = torch.full((64, columns), values[0]).bfloat16()
     x = torch.full((count, columns), values[1]).bfloat16()

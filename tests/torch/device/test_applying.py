@@ -109,8 +109,8 @@ def is_for_kernels(entry: dict[str, Any]) -> bool:
 
 
 def test_goldens() -> None:
-    """Every valid relative one of a dtype of torch is applied, or left to the host with its base as it was."""
-    goldens = [entry for entry in manifest("frames") if entry["base"] and torch_name(entry["dtype"])]
+    """Every valid relative one of a dtype of this torch is applied, or left to the host with its base as it was."""
+    goldens = [each for each in manifest("frames") if each["base"] and hasattr(torch, torch_name(each["dtype"]) or "")]
     cases = [(frame_of(entry), golden_base(entry) or b"", entry["dtype"]) for entry in goldens]
     found, status = applied(cases)
     for entry, (frame, base, _), result, number in zip(goldens, cases, found, status, strict=True):

@@ -330,7 +330,9 @@ def real_compiler() -> Compiler:
 
 @pytest.mark.parametrize("architecture", [80, 90, 100])
 def test_kernels_compile(architecture: int) -> None:
-    real_compiler()
+    version = real_compiler().version
+    if architecture == 100 and version < (12, 8):
+        pytest.skip("NVRTC knows this architecture from CUDA 12.8 on")
     for _, _, nbytes, _ in compile_all(kernels_of(usual_frames()), [architecture]):
         assert nbytes > 0
 

@@ -372,7 +372,7 @@ def test_what_leaves_the_model() -> None:
         assert model.to(DEVICE)[0].weight._elsewhere is not None
         assert same(model[0].weight.float().cpu(), dense[0].weight.float())
     file.seek(0)
-    read = torch.load(file)["0.weight"]
+    read = torch.load(file, weights_only=True)["0.weight"]
     assert read.device.type == "cpu"
     assert same(read.decode(), dense[0].weight)
 

@@ -14,6 +14,7 @@ from tensorwire.torch.offloading import Offload  # noqa: E402
 from tests.support.disguised import DEVICE  # noqa: E402
 from tests.support.linear_models import same  # noqa: E402
 from tests.support.streams import LateDevice  # noqa: E402
+from tests.support.versions import torch_since  # noqa: E402
 from tests.torch.device.test_offload import COPIES, FakePinning, frames_nbytes, one_thread  # noqa: E402, F401
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def llama() -> Any:
     return transformers.LlamaForCausalLM(config).to(torch.bfloat16).eval()
 
 
+@torch_since(2, 13)  # 2.5 has no autocast for a device like this one
 def test_generate() -> None:
     ids = torch.arange(10).view(1, 10)
     model = compress_module(llama(), min_numel=1000)
