@@ -25,7 +25,7 @@ void BitWriter::store_last() {
 bool BitWriter::finish(size_t* nbytes) {
   *nbytes = ceil_to(size_ + (fill_ != 0), 4);
   if (*nbytes > capacity_) return false;
-  std::memcpy(dst_ + size_, &pending_, *nbytes - size_);
+  if (size_ < *nbytes) std::memcpy(dst_ + size_, &pending_, *nbytes - size_);  // dst_ is null where nothing was written
   return true;
 }
 

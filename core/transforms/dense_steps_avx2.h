@@ -178,7 +178,7 @@ class Sixteens {
   class Measurer {
    public:
     explicit Measurer(BitSink* low) : low_(low) {}
-    // As measure_group() in dense_steps_impl.h.
+    // As measure() in dense_steps_impl.h.
     template <bool kOrdered>
     uint64_t measure(const uint8_t* words, const uint8_t* base, uint8_t symbols[kMaskWords]) {
       if (num_large_ > kMaxLarge - kMaskWords) write();

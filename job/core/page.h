@@ -32,7 +32,7 @@ constexpr uint8_t kActive = 8;  // enter and completion are observed as they hap
 constexpr uint8_t kPair = 16;   // not a group but the messages from one rank to another, see Slot
 constexpr uint8_t kWaits = 32;  // of a pair: its messages are counted, and sum_ns is the time waited for them
 
-// The names are those of torch.distributed: operation_name().
+// The names are those of torch.distributed: tw_probe_operation_name().
 enum Operation : uint8_t {
   kUnknown,
   kAllReduce,

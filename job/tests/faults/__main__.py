@@ -21,7 +21,7 @@ from .training_job import WORLD
 from .turns import recording, show, take, turns
 from .watch import THRESHOLDS
 
-_NUM_RUNS = 20  # of a case of the matrix
+_NUM_RUNS = 3  # of a case of the matrix
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument(
         "--runs",
         type=int,
-        help="of each, those in the results included (default: 20 of a case, one at each rank of a variant)",
+        help="of each, those in the results included (default: 3 of a case, one at each rank of a variant)",
     )
     parser.add_argument("--jobs", type=int, default=2, help="jobs at a time (default 2): ranks sleep for the most part")
     parser.add_argument("--fresh", action="store_true", help="forget the runs of these that are in the results")
