@@ -121,10 +121,8 @@ CLAIMS: dict[str, list[str]] = {
         f"two cores compress at {_command('tensorwire compress')} GB/s and decompress at "
         f"{_command('tensorwire decompress')}.",
         f"stores keys and values as frames, at [{_of_pages('`fast`')} % of BF16]",
-        f"takes {turn('exact, resident')} times as long as with dense torch in `resident`, "
+        f"token takes {turn('exact, resident')} times as long as with dense torch in `resident` and "
         f"{turn('exact, fast')} times in `fast`",
-        f"On Zen 5, by older code, it took {turn('exact, resident', name=ZEN5, held_to='')} and "
-        f"{turn('exact, fast', name=ZEN5, held_to='')} times as long",
         f"a token takes {_on_h200('exact, fast')} times as long as with dense weights in `fast`, "
         f"{_on_h200('fused, resident')} times in `resident` and *fused*",
         "{:.1f} s a token with all weights in memory, {:.1f} s with all on the disk. The mapped dense model takes "
