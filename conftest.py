@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.huge_pages import collapse_memory
-
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -58,7 +56,9 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-        if "PYTEST_XDIST_WORKER" in os.environ:
+        if "PYTEST_XDIST_WORKER" in os.environ:  # elsewhere a package in the environment may be called tests, too
+            from tests.support.huge_pages import collapse_memory
+
             collapse_memory()
 
 
