@@ -42,8 +42,8 @@ SANITIZE_TESTS := $(addprefix tests/codec/,test_bad_data.py test_codec.py test_c
 # run, that takes half of the time. A test's own folder goes when it has passed; others stay for three runs, as on disks.
 IN_MEMORY := $(shell awk '$$2 == "/dev/shm" && $$4 !~ /^ro|noexec/ {print $$2}' /proc/mounts | \
   xargs -r df -k --output=avail | awk 'NR == 2 && $$1 > 8000000 {print "PYTEST_DEBUG_TEMPROOT=/dev/shm"}')
-# Where Python is told to write no bytecode, each run would compile all tests anew, for half a minute. Those under torch
-# come late: a process that holds their models takes long to fork.
+# Where Python is told to write no bytecode, each run would compile all tests anew, for half a minute. Tests under
+# torch come late: a process that holds their models takes long to fork.
 QUICK = $(IN_MEMORY) PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup \
   --no-loadscope-reorder -m "not slow" -o tmp_path_retention_policy=failed
 CODEC_TESTS := tests/codec

@@ -123,11 +123,11 @@ def in_memory() -> Rows:
     names = {"dense": "dense", **MODES, "*exact*, `fast`, decode ahead": "decode ahead, fast"}
     rows = {}
     for name, each in names.items():
-        cells = [f"{sizes[each.split()[-1]] / 1e9:.2f}", f"{alone(each)['gigabytes']:.2f}"]
-        cells += [f"{turn(each, what)} ({turn(each, what, ZEN5, '')})" for what in ("token", "batch", "prefill")]
+        held = [f"{sizes[each.split()[-1]] / 1e9:.2f}", f"{alone(each)['gigabytes']:.2f}"]
         own = [alone(each, name=of)["token"]["median"] / alone("dense", name=of)["token"]["median"] for of in MACHINES]
-        cells.insert(3, "{:.2f} ({:.2f})".format(*own))
-        rows[name] = " | ".join(cells)
+        by_itself = "{:.2f} ({:.2f})".format(*own)
+        token, *others = [f"{turn(each, of)} ({turn(each, of, ZEN5, '')})" for of in ("token", "batch", "prefill")]
+        rows[name] = " | ".join([*held, token, by_itself, *others])
     return rows
 
 

@@ -169,10 +169,10 @@ class Store:
 
     def put_file(self, number: int, file: str, data: bytes) -> None:
         """Put a file of a version whose index does not stand yet."""
-        folder = self._put(number, file, data)
+        self._put(number, file, data)
         if (found := self._at(number, file).stat().st_size) != len(data):
             text = f"expected a file of {len(data)} bytes after writing it, got {found}; publish again"
-            raise OSError(errno.EIO, text, str(folder / file))
+            raise OSError(errno.EIO, text, str(self._at(number, file)))
 
     def put_index(self, version: Version, data: bytes) -> None:
         """Make a version exist. `data` is its index.
@@ -243,8 +243,8 @@ class Store:
             remove_if_there(self.place / name)
         return found.difference(known)
 
-    def _put(self, number: int, file: str, data: bytes, *, exclusive: bool = False) -> Location:
-        """Put a file into the folder of a version, which is made where it is missing; return the folder."""
+    def _put(self, number: int, file: str, data: bytes, *, exclusive: bool = False) -> None:
+        """Put a file into the folder of a version, which is made where it is missing."""
         folder = self._at(number)
         while True:
             if isinstance(folder, Path):
@@ -257,7 +257,7 @@ class Store:
                 if not isinstance(folder, Path) or folder.exists():
                     raise
             else:
-                return folder
+                return
 
     @staticmethod
     def _check_own(folder: Location) -> None:
