@@ -38,11 +38,10 @@ class Job:
             "spin": 0.0,  # of its CPU time
             "late": 0.0,  # seconds that this rank computes for longer than the others
             "load": 0.0,  # that its data loader takes for a batch
-            "heap": 0,  # objects that a garbage collection in each step goes through
+            "collect": 0.0,  # that it collects garbage in each step
             "numel": [256],  # float32 elements of the gradients, in turn
             "pairs": False,  # ranks 0 and 1, 2 and 3 reduce among themselves as well
         } | json.loads(os.environ.get("TW_FAULTS_SETTINGS", "{}"))
-        self.heap: list[list[int]] = []
         self.pending: list[dict[str, Any]] = []
         self.round = 0
         self.commands = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -95,9 +94,8 @@ class Job:
         end = time.process_time() + self.settings["spin"]
         while time.process_time() < end:
             pass
-        if len(self.heap) != self.settings["heap"]:
-            self.heap = [[number] for number in range(self.settings["heap"])]
-        if self.heap:
+        end = time.monotonic() + self.settings["collect"]
+        while time.monotonic() < end:
             gc.collect()
 
     def reduce_gradients(self) -> None:
