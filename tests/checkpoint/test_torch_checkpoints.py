@@ -123,48 +123,6 @@ def test_a_directory_comes_back(trained: Path, tmp_path: Path) -> None:
     assert tree_hashes(tmp_path / "restored") == tree_hashes(trained)
 
 
-def flip(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize("offset", [-500, 200], ids=["data", "header"])
-def test_verify_without_a_manifest(trained: Path, tmp_path: Path, offset: int) -> None:
-    compress_checkpoint(trained, tmp_path / "packed")
-    (tmp_path / "packed" / "tensorwire.json").unlink()
-    report = verify(tmp_path / "packed")
-    assert (report.ok, report.num_files, report.ignored) == (True, 3, ("scheduler.pt", "training_args.bin"))
-    flip(tmp_path / "packed" / "optimizer.pt", offset)
-    assert [problem.file for problem in verify(tmp_path / "packed").problems] == ["optimizer.pt"]
-    if offset > 0:
-        with pytest.raises(CorruptDataError, match=r"header .*optimizer\.pt"):
-            inspect(tmp_path / "packed")
-
-
-def test_verify_of_files_that_are_replaced_in_part(trained: Path) -> None:
-    interrupt(replace_checkpoint, trained, at="rng_state.pth")
-    assert inspect(trained / "optimizer.pt").kind == "compressed"
-    assert verify(trained).ok
-    flip(trained / "optimizer.pt", -500)
-    assert [problem.file for problem in verify(trained).problems] == ["optimizer.pt"]
-
-
-def test_verify_of_torch_files_alone(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They have no checksums, as plain safetensors files have none. One that cannot be looked into is named."""
-    (trained / "model.safetensors").unlink()
-    with zipfile.ZipFile(trained / "scripted.pt", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("scripted/data.pkl", b"x" * 1000)
-    assert main(["verify", str(trained)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "note: not checked, since no manifest lists it: scheduler.pt",
-        "note: not checked, since no manifest lists it: scripted.pt",
-        "note: not checked, since no manifest lists it: training_args.bin",
-        f"{trained}: plain; the structure is ok, there are no checksums to check the data against",
-        "7 tensors in 2 files",
-    ]
-
-
 def test_an_older_reader_refuses_the_manifest(trained: Path, tmp_path: Path) -> None:
     compress_checkpoint(trained, tmp_path / "packed")
     assert json.loads((tmp_path / "packed" / "tensorwire.json").read_text())["required"] == "torch"

@@ -146,7 +146,8 @@ class _Verifier:
             raise ValueError(f"{root} holds no .safetensors file")
         nbytes = {file.path: file.nbytes for file in listing}
         files = [
-            SourceFile(path, root.joinpath(*path.split("/")), SAFETENSORS, nbytes.get(path, 0)) for path in sorted(named)
+            SourceFile(path, root.joinpath(*path.split("/")), SAFETENSORS, nbytes.get(path, 0))
+            for path in sorted(named)
         ]
         ignored = (path for path in nbytes if path not in named and path.lower().endswith(MODEL_SUFFIXES))
         return files, tuple(ignored)
