@@ -24,8 +24,8 @@ _MOST = 1 << 40  # tokens or sequences
 _KV_DTYPES = ("auto", "bf16", "f16", "f32", "f8")
 _ON_THE_HOST = "what does not fit can stay compressed on the host: tensorwire.torch.offload, docs/offload.md"
 _ON_THE_DISK = (
-    "what does not fit can stay compressed on the disk: tensorwire.load_file(..., compressed=True, resident_nbytes=...), "
-    "docs/inference.md"
+    "what does not fit can stay compressed on the disk: tensorwire.load_file(..., compressed=True, "
+    "resident_nbytes=...), docs/inference.md"
 )
 _NOT_COUNTED = "activations, and what torch and a driver take: name less --memory to leave room for them"
 
