@@ -156,6 +156,16 @@ def test_what_fits_in_no_form_is_a_finding(run: Run, llama: Path) -> None:
     assert "tensorwire run" not in ran.out
 
 
+def test_where_weights_can_stay_that_do_not_fit(run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def note() -> str:
+        notes = run("fit", llama, "--memory", "1MB", "--json").json["notes"]
+        return next(note for note in notes if note.startswith("what does not fit can stay"))
+
+    assert "resident_nbytes=" in note()
+    monkeypatch.setattr(machine, "gpus", lambda: [Gpu("NVIDIA L4", "8.9", None, 1_000_000, "550.1")])
+    assert "tensorwire.torch.offload" in note()
+
+
 def test_what_fits_compressed_alone(run: Run, tmp_path: Path) -> None:
     ran = run("fit", write_config(tmp_path / "llama", LLAMA_3_8B), "--memory", "16GB", "--json")
     assert ran.code == 0

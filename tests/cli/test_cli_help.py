@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from tensorwire.cli import group
+from tensorwire.cli import failures, group
 from tests.support.command_line import Ran
 
 if TYPE_CHECKING:
@@ -43,6 +43,12 @@ def test_every_help_has_an_example(run: Run, command: tuple[str, ...]) -> None:
     assert "  --force" not in ran.out, "its short form, -f, is missing"
     if command and command[-1] not in ("completion", "sync"):
         assert "--json" in ran.out
+
+
+def test_help_has_every_exit_code(run: Run) -> None:
+    said = run("--help").out.partition("Exit codes:")[2].partition("Options:")[0]
+    codes = {code for name, code in vars(failures).items() if name.isupper() and type(code) is int}
+    assert {int(code) for code in re.findall(r"\d+", said)} == {0, *codes}
 
 
 def test_no_arguments_is_a_usage_error(run: Run) -> None:

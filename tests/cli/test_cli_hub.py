@@ -85,6 +85,6 @@ def test_no_result_lands_in_a_cache_unasked(
 
 
 def test_run_takes_no_url(run: Run) -> None:
-    ran = run("run", "s3://bucket/llama", "hi")
+    ran = run("run", "s3://bucket/tiny llama", "hi")
     assert ran.code == 2
-    assert "expected a path of this machine, got s3://bucket/llama; first run tensorwire decompress" in ran.err
+    assert "expected a path of this machine, got s3://bucket/tiny llama; first run tensorwire decompress 's" in ran.err

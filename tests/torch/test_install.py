@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import shutil
 import sys
 import threading
@@ -113,6 +114,16 @@ def equal(a: Any, b: Any) -> bool:
 
 
 # What it changes
+
+
+def test_what_torch_says_without_it(tmp_path: Path) -> None:
+    """docs/pytorch-files.md quotes it, and that its advice leads nowhere."""
+    torch.save({"w": torch.zeros(100, 100)}, tmp_path / "plain.pt")
+    tensorwire.compress_checkpoint(tmp_path / "plain.pt", tmp_path / "small.pt")
+    first = (tmp_path / "small.pt").read_bytes()[0]
+    for weights_only, text in ((True, "Weights only load failed"), (False, f"invalid load key, '{chr(first)}'")):
+        with pytest.raises(pickle.UnpicklingError, match=text):
+            torch.load(tmp_path / "small.pt", weights_only=weights_only)
 
 
 def test_it_names_what_it_changes(installed: tuple[str, ...]) -> None:

@@ -212,8 +212,8 @@ class VerifyReport:
     """What `verify` found. `ok` is True when there are no problems: all tensors that have checksums are as they were.
 
     Attributes:
-        kind: "compressed", or "plain" for safetensors files that hold nothing of ours (their structure was checked,
-            there is nothing to check their data against).
+        kind: "compressed", or "plain" for files that hold nothing of ours (their structure was checked, there is
+            nothing to check their data against).
         num_files, num_tensors: how many were looked at.
         nbytes: uncompressed bytes that were decoded and checked.
         exact: decompressing gives the original byte for byte, by the SHA-256 of every file.
@@ -221,6 +221,8 @@ class VerifyReport:
         num_relative: tensors that are relative to a base.
         num_unchecked: how many of them there was no base for: their blocks were checked and their content was not.
         num_plain: tensors in plain files without a record of their hash: only the structure of these was checked.
+        ignored: in a directory without a manifest, files that are called as those of a model are, and were not checked:
+            they have no large tensor, or are in a form that nothing here reads.
     """
 
     path: str

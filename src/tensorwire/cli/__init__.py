@@ -42,7 +42,7 @@ def _commands() -> None:
 
     Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 finding (diff: a difference;
     verify, decompress, transcode: an edited or missing file beside the tensors; fit:
-    no form fits; doctor: something differs); 129 SIGHUP; 130 Ctrl-C; 143 SIGTERM.
+    no form fits; doctor: something differs); 129 SIGHUP; 130 Ctrl-C; 141 closed pipe; 143 SIGTERM.
     """
 
 

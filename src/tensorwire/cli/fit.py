@@ -22,6 +22,11 @@ _CONFIG = "config.json"
 _DEFAULT_CONTEXT = 4096
 _MOST = 1 << 40  # tokens or sequences
 _KV_DTYPES = ("auto", "bf16", "f16", "f32", "f8")
+_ON_THE_HOST = "what does not fit can stay compressed on the host: tensorwire.torch.offload, docs/offload.md"
+_ON_THE_DISK = (
+    "what does not fit can stay compressed on the disk: tensorwire.load_file(..., compressed=True, "
+    "resident_nbytes=...), docs/inference.md"
+)
 _NOT_COUNTED = "activations, and what torch and a driver take: name less --memory to leave room for them"
 
 
@@ -158,7 +163,7 @@ def _fit(
     best = fitting.quickest(forms, machine.advice(gpu, cpu_target()).profile)
     lines = []
     if best is None:
-        notes.append("what does not fit can stay compressed on the host: tensorwire.torch.offload, docs/offload.md")
+        notes.append(_ON_THE_DISK if gpu is None else _ON_THE_HOST)
     if best is not None and sizes != _CONFIG:
         runs = config is not None and path.is_dir() and continues_text(config)
         lines = _commands(path, weights.compressed, best.form, runs, gpu is not None)

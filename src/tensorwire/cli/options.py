@@ -57,7 +57,7 @@ class _OnThisMachine(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if is_url(value):
             url = said(value)
-            advice = f"first run tensorwire decompress {url} DIR, or download it if it is not compressed"
+            advice = f"first run tensorwire decompress {shlex.quote(url)} DIR, or download it if it is not compressed"
             self.fail(f"expected a path of this machine, got {url}; {advice}", param, ctx)
         return _converted(super().convert, value, param, ctx)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -101,7 +102,8 @@ def _print(result: Generation, import_seconds: float) -> None:
         f"{result.ratio:.3f}; peak of the process {output.size(result.peak_nbytes)}",
     ]
     if result.compressed_while_loading:
-        lines.append(f"note: the weights were compressed while they were loaded; compress {result.model} saves that")
+        saving = shlex.join(["tensorwire", "compress", result.model])
+        lines.append(f"note: the weights were compressed while they were loaded; {saving} saves that")
     if result.unused:
         unused = f"{output.count(len(result.unused), 'tensor')} of the files, such as {result.unused[0]!r}"
         lines.append(f"note: the model that config.json describes has no place for {unused}")

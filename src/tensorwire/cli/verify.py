@@ -72,7 +72,7 @@ def _print(report: VerifyReport, base: tuple[Path, ...], quiet: bool) -> None:
     if quiet:
         return
     notes = output.first([file.message for file in report.changed], "file")
-    notes += output.first(report.ignored, "path", "not checked, since the manifest does not list it: {}".format)
+    notes += output.first(report.ignored, "path", "not checked, since no manifest lists it: {}".format)
     for note in notes:
         output.print_line(f"note: {note}")
     content = f"{output.count(report.num_tensors, 'tensor')} in {output.count(report.num_files, 'file')}"

@@ -78,18 +78,21 @@ class Header(NamedTuple):
         return self.entries[-1].stop if self.entries else 0
 
 
+_ADVICE = "this is hardly a safetensors file: name another one, or download it again"
+
+
 def checked_length(prefix: bytes, file_nbytes: int) -> int:
     """The length of the JSON, from the first 8 bytes of a file."""
     if len(prefix) < 8:
         raise TruncatedDataError(
-            f"expected a safetensors file of at least 8 bytes, got {len(prefix)}", byte=len(prefix)
+            f"expected a safetensors file of at least 8 bytes, got {len(prefix)}", byte=len(prefix), advice=_ADVICE
         )
     length = int.from_bytes(prefix[:8], "little")
     if length > MAX_HEADER_NBYTES:
         raise LimitExceededError(
             f"expected a header of at most {MAX_HEADER_NBYTES} bytes, got {length}",
             byte=0,
-            advice="this is hardly a safetensors file",
+            advice=_ADVICE,
         )
     if length > file_nbytes - 8:
         raise TruncatedDataError(f"expected a header of {length} bytes, got a file of {file_nbytes}", byte=file_nbytes)

@@ -11,7 +11,6 @@ import struct
 import zipfile
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -133,7 +132,7 @@ def torch_view(file: Opened) -> Readable | None:
     other file. `file` stays open.
 
     Raises:
-        FormatError: it is a torch file that cannot be looked into.
+        FormatError: it is a torch file that cannot be looked into, or a compressed file that is damaged.
     """
     kind = recognise(file.read(0, PREFIX_NBYTES))
     if kind is TORCH_FILE:
@@ -141,9 +140,7 @@ def torch_view(file: Opened) -> Readable | None:
         return view if StoredFile(view).tensors else None
     if kind is TORCH_PICKLE:
         StoredFile(file.duplicate())  # which says what to do with it
-    with suppress(FormatError):
-        return file if may_be_compressed(file) and StoredFile(file.duplicate()).kind == TORCH else None
-    return None
+    return file if may_be_compressed(file) and StoredFile(file.duplicate()).kind == TORCH else None
 
 
 def check_members(data: bytes) -> None:

@@ -355,10 +355,9 @@ def test_a_name_that_says_something_else_is_refused(tmp_path: Path, to: Any, nam
 
 
 def test_what_is_no_distributed_checkpoint_is_told(tmp_path: Path) -> None:
-    with pytest.raises(
-        FileNotFoundError, match="expected a distributed checkpoint; name the directory that was saved to"
-    ):
+    with pytest.raises(FileNotFoundError, match="in it; name the directory that was saved to") as caught:
         convert_checkpoint(tmp_path, tmp_path / "out")
+    assert caught.value.filename == str(tmp_path), "its files are nothing that a user knows of"
     saved(tmp_path / "pytorch_model_fsdp_0", "torchs", state(1))
     with pytest.raises(FileNotFoundError, match="such as pytorch_model_fsdp_0 below it"):
         convert_checkpoint(tmp_path, tmp_path / "out")

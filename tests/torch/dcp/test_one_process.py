@@ -297,7 +297,7 @@ def test_a_damaged_shard_names_tensor_and_file(tmp_path: Path) -> None:
 
 
 def test_nothing_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointException, match=rf"expected a distributed checkpoint; name .*none/{JSON}"):
+    with pytest.raises(CheckpointException, match=r"expected a distributed checkpoint, .*none'"):
         loaded(tmp_path / "none", state())
 
 

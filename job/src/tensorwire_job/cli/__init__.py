@@ -34,7 +34,7 @@ def command() -> None:
       tensorwire-job diagnose     # in another shell, when the job seems to hang
 
     Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 a finding; 129 SIGHUP; 130 Ctrl-C;
-    143 SIGTERM.
+    141 closed pipe; 143 SIGTERM.
     """
 
 

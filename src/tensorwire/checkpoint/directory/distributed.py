@@ -98,9 +98,9 @@ def read_any(folder: Location) -> dict[str, Any]:
                 return _checked(body)
     if pickled is None:
         below = sorted({place.parent.name for place in folder.glob(f"*/{PICKLE_NAME}")})
-        advice = "expected a distributed checkpoint; name the directory that was saved to"
+        advice = f"expected a distributed checkpoint, with {PICKLE_NAME} in it; name the directory that was saved to"
         advice += f", such as {below[0]} below it" if below else ""
-        raise FileNotFoundError(errno.ENOENT, advice, str(folder / DISTRIBUTED_NAME))
+        raise FileNotFoundError(errno.ENOENT, advice, str(folder))
     with ErrorContext(file=folder / PICKLE_NAME):
         return _checked(read_pickle(pickled))
 

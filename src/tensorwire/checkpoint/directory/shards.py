@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...errors import CorruptDataError, ErrorContext, FormatError
 from ...files.json_object import load
 from ...files.names import MAX_JSON_NBYTES, shown
+from ...files.reader import may_be_compressed
 from ...files.torch_file import torch_view
 from ...storage.inputs import open_input, read_file
 from ...storage.locations import path_in
@@ -148,19 +149,22 @@ def tensor_files(root: Location) -> dict[str, Location]:
     if is_distributed(file.path for file in found):
         named = _named_by_distributed(root)
         found = [file for file in found if not is_safetensors(file.path) or file.path in named]
-    files = {file.path: file.location for file in found if _holds_tensors(file)}
+    files = {file.path: file.location for file in found if holds_tensors(file)}
     if not files:
         raise ValueError(f"{root} holds no .safetensors file")
     return files
 
 
-def _holds_tensors(file: FoundFile) -> bool:
-    with suppress(FormatError):
-        if is_safetensors(file.path):
-            return True
-        with open_input(file.location) as opened:
+def holds_tensors(file: FoundFile) -> bool:
+    """Whether a file counts as one of tensors: by its name, or as a torch file with a large storage. A compressed one
+    counts also if it is damaged, so that its damage is told; a torch file that cannot be looked into does not."""
+    if is_safetensors(file.path):
+        return True
+    with open_input(file.location) as opened:
+        try:
             return torch_view(opened) is not None
-    return False
+        except FormatError:
+            return may_be_compressed(opened)
 
 
 def _read(index: Location, *, folder: Location | None = None, tell: bool = True) -> Shards:

@@ -55,7 +55,7 @@ def inspect(
     Raises:
         FormatError: the data is damaged.
         OSError: `path` cannot be read.
-        ValueError: `path` is a directory without a .safetensors file, or no name matches; or `base` lacks what
+        ValueError: `path` is a directory without a file of tensors, or no name matches; or `base` lacks what
             it is relative to.
     """
     with ExitStack() as stack:

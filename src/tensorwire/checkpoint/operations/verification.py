@@ -21,7 +21,8 @@ from ...storage.progress import Meter
 from ..bases import enter, name_of
 from ..directory.distributed import DISTRIBUTED_NAME, is_distributed, named_files, open_shard
 from ..directory.manifest import OF_TENSORS, REPLACED
-from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
+from ..directory.paths import MANIFEST_NAME, MODEL_SUFFIXES, is_safetensors, scan
+from ..directory.shards import holds_tensors
 from ..directory.sources import SourceFile, check_size, compressed_directory
 from ..results import ChangedFile, Problem, VerifyReport
 from .outcome import current_sha256, find_change
@@ -64,7 +65,7 @@ def verify(
 
     Raises:
         OSError: `path` itself, or `base`, cannot be read.
-        ValueError: `path` is a directory without a .safetensors file; or `base` is, or lacks what it is relative to.
+        ValueError: `path` is a directory without a file of tensors; or `base` is, or lacks what it is relative to.
     """
     started = time.monotonic()
     root = locate(path, storage_options)
@@ -123,8 +124,9 @@ class _Verifier:
         self._checksums: dict[str, str] = {}
 
     def list_files(self, root: Location) -> tuple[list[SourceFile], tuple[str, ...]]:
-        """The files that the manifest of a directory lists; of one without, those that the metadata of a distributed
-        checkpoint names, or all safetensors files."""
+        """The files that the manifest of a directory lists, and of one without all that hold tensors; of safetensors
+        files only those that the metadata of a distributed checkpoint names, if it is one. Then the files that are not
+        checked: those that the manifest does not know, or that are called as files of a model are."""
         try:
             sources = compressed_directory(root)
         except TensorwireError as error:
@@ -136,14 +138,19 @@ class _Verifier:
             self.compressed = True
             return list(sources.files), sources.ignored
         listing = scan(root).files
-        found = {file.path: file.nbytes for file in listing if is_safetensors(file.path)}
         if is_distributed(file.path for file in listing):
             self._read_distributed(root)
-        if not (found or self._checksums or self.problems):
+        others = (file for file in listing if not (self._checksums and is_safetensors(file.path)))
+        named = {*self._checksums, *(file.path for file in others if holds_tensors(file))}
+        if not (named or self.problems):
             raise ValueError(f"{root} holds no .safetensors file")
-        named = sorted(self._checksums or found)
-        files = [SourceFile(path, root.joinpath(*path.split("/")), SAFETENSORS, found.get(path, 0)) for path in named]
-        return files, tuple(sorted(found.keys() - named))
+        nbytes = {file.path: file.nbytes for file in listing}
+        files = [
+            SourceFile(path, root.joinpath(*path.split("/")), SAFETENSORS, nbytes.get(path, 0))
+            for path in sorted(named)
+        ]
+        ignored = (path for path in nbytes if path not in named and path.lower().endswith(MODEL_SUFFIXES))
+        return files, tuple(ignored)
 
     def _read_distributed(self, root: Location) -> None:
         try:

@@ -49,7 +49,8 @@ def command(store: Location, lists: bool, as_json: bool) -> int:
             }
         )
     elif newest is None:
-        output.print_line(f"{store}: no version")
+        found_there = "no version" if locate(store).exists() else "nothing is there"
+        output.print_line(f"{store}: {found_there}; publish a version, or correct the name")
     else:
         if versions:
             output.print_table(["version", "kind", ">tensors", ">size", "published"], list(map(_row, versions)))
