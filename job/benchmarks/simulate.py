@@ -354,7 +354,9 @@ PAGE = Page("diagnosis-simulated", _parts, dumps=indented)
 
 def _measure(part: str, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "environment": environment.describe(f"python -m job.benchmarks.simulate --parts {part}"),
+        "environment": environment.describe(
+            f"python -m job.benchmarks.simulate --parts {part}", None if options.no_write else RESULTS
+        ),
         "load": environment.load(),
     }
     if part == "cost":
