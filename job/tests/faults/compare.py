@@ -50,7 +50,7 @@ _LIMITS = (
     "that the others looked at."
 )
 _MESSAGE = re.compile(r"^(?:\[rank\d\]: )?(\w*(?:Error|Exception|Interrupt): .*|  what\(\):.*)$", re.M)
-_FRAME = re.compile(r"^    (\S+) \((.*)\)$", re.M)
+_CALL = re.compile(r"^    (\S+) \((.*)\)$", re.M)
 
 
 def main() -> None:
@@ -165,7 +165,7 @@ def _stacks(job: TrainingJob) -> str:
             continue
         command = [program, "dump", "--nonblocking", "--pid", str(pid)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = _FRAME.findall(done.stdout.partition('"MainThread"')[2].partition("Thread ")[0])
+        found = _CALL.findall(done.stdout.partition('"MainThread"')[2].partition("Thread ")[0])
         place = next((name for name, file in found if "faults/job.py" in file), "") if found else "no stack"
         inner = next((name for name, file in found if "distributed_c10d.py" in file), "")
         places.setdefault(f"{place} > {inner}" if inner else place, []).append(rank)
