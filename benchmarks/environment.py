@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+KEPT = (RESULTS, ROOT / "job" / "benchmarks" / "results")
+"""Folders of results that are committed."""
 CPU_TARGETS = ("avx512", "avx2", "neon")
 PACKAGES = (
     "numpy",
@@ -39,17 +41,22 @@ PACKAGES = (
     "z4ai",
     "bigsmall",
 )
+_DIRTY = "-dirty"
 # For the C library's allocator: memory that was freed is used again, and in huge pages, as ours is. Without this the
 # peers that allocate their results pay for fresh pages in each call.
 ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184"}
 
 
-def describe(command: str) -> dict[str, Any]:
-    """Facts for the results; `command` is what was run."""
-    return {
+def describe(command: str, folder: Path | None) -> dict[str, Any]:
+    """Facts for the results in a folder, or for none that are kept; `command` is what was run.
+
+    Raises:
+        SystemExit: as `check_commit`.
+    """
+    facts = {
         "command": command,
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _output("git", "describe", "--always", "--dirty"),
+        "commit": _commit(),
         "cpu": _field("/proc/cpuinfo", "model name") or platform.processor(),
         "cores": len(os.sched_getaffinity(0)),
         "caches": _caches(),
@@ -60,6 +67,19 @@ def describe(command: str) -> dict[str, Any]:
         "versions": {name: _version(name) for name in PACKAGES},
         "load": load(),
     }
+    check_commit(facts, folder)
+    return facts
+
+
+def check_commit(facts: dict[str, Any], folder: Path | None) -> None:
+    """SystemExit where results belong to a folder of `KEPT`, and were measured on other files than their commit has:
+    nobody could measure them again."""
+    if folder is not None and facts["commit"].endswith(_DIRTY) and any(map(folder.resolve().is_relative_to, KEPT)):
+        sys.exit(
+            f"no results are written to {folder}: the files differ from commit "
+            f"{facts['commit'].removesuffix(_DIRTY)} (git diff HEAD). Commit them first, or have the results left "
+            "elsewhere, or printed alone, by an option that --help names"
+        )
 
 
 def load() -> float:
@@ -129,6 +149,14 @@ def folder(*, quick: bool) -> Path:
 
 def log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _commit() -> str:
+    """With `_DIRTY` where files differ from it; but for results, which a run may write one after the other."""
+    commit = _output("git", "describe", "--always")
+    others = (f":!{folder.relative_to(ROOT)}" for folder in KEPT)
+    changed = commit and _output("git", "diff", "--name-only", "HEAD", "--", ".", *others)
+    return commit + _DIRTY if changed else commit
 
 
 def _version(name: str) -> str | None:

@@ -78,11 +78,11 @@ def targets(found: list[Verdict]) -> list[str]:
 
 
 def keep_rows(name: str, command: str, rows: list[Any], columns: Sequence[tuple[Any, ...]], **facts: Any) -> None:
-    """Write rows that have no page to benchmarks/results, and print them as a table."""
+    """Print rows that have no page as a table, and write them to benchmarks/results."""
     rows = summary.rounded(rows)
-    results = {"environment": environment.describe(command), **facts, "rows": rows}
-    (environment.RESULTS / f"{name}.json").write_text(summary.dumps(results))
     print(of_columns(columns, rows))
+    results = {"environment": environment.describe(command, environment.RESULTS), **facts, "rows": rows}
+    (environment.RESULTS / f"{name}.json").write_text(summary.dumps(results))
 
 
 def of_tables(

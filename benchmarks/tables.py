@@ -97,7 +97,7 @@ def measure(tables: Sequence[Table], path: Path, *, quick: bool, command: str) -
             environment.log(f"{table.name}: not measured: {missing}")
             continue
         environment.log(f"{table.name}: table {number} of {len(tables)}")
-        facts, began = environment.describe(command), time.monotonic()
+        facts, began = environment.describe(command, path.parent), time.monotonic()
         try:
             rows = table.measure(quick)
         except Exception:

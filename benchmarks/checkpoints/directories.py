@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import tensorwire
 from benchmarks import gpt
 from benchmarks.data import minilm_path
 from benchmarks.tables import Row, Table
+from tests.support.checkpoint_models import tree_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,14 +51,9 @@ def nbytes(path: Path) -> int:
     return sum(each.stat().st_size for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file())
 
 
-def digests(root: Path) -> dict[str, str]:
-    files = (path for path in sorted(root.rglob("*")) if path.is_file())
-    return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
 def rows(src: Path, codecs: dict[str, Codec]) -> Iterator[Row]:
     """Every one compresses the directory and restores it."""
-    expected, before = digests(src), nbytes(src)
+    expected, before = tree_hashes(src), nbytes(src)
     for name, (compress, restore) in codecs.items():
         with tempfile.TemporaryDirectory() as place:
             small, back = Path(place, "small"), Path(place, "back")
@@ -67,7 +62,7 @@ def rows(src: Path, codecs: dict[str, Codec]) -> Iterator[Row]:
                 started = time.perf_counter()
                 work(source, target)
                 times.append(time.perf_counter() - started)
-            found = digests(back / src.name if (back / src.name).is_dir() else back)
+            found = tree_hashes(back / src.name if (back / src.name).is_dir() else back)
             after = nbytes(small)
         yield {
             "with": name, "nbytes": before, "stored": after, "ratio": before / after, "same": found == expected,

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tensorwire
-from benchmarks.checkpoints.directories import digests, nbytes, write_hub
+from benchmarks.checkpoints.directories import nbytes, write_hub
 from benchmarks.tables import Row, Table
+from tests.support.checkpoint_models import tree_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ def _rows() -> Iterator[Row]:
             seconds, cpu = restore(packed, back)
             yield {
                 "profile": profile, "nbytes": nbytes(src), "stored": nbytes(packed), "seconds": seconds, "cpu": cpu,
-                "same": digests(back) == digests(src),
+                "same": tree_hashes(back) == tree_hashes(src),
             }  # fmt: skip
 
 

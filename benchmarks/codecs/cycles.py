@@ -217,7 +217,7 @@ def measure_all(rounds: int) -> dict[str, Any]:
 
 def run(rounds: int) -> dict[str, Any]:
     """The results: rows on every CPU target that is here."""
-    facts = environment.describe("python -m benchmarks.codecs.cycles")
+    facts = environment.describe("python -m benchmarks.codecs.cycles", environment.RESULTS)
     found = environment.on_each_target(measure_all, rounds)
     facts["clock_ghz"] = median(each["clock_ghz"] for each in found.values())
     return summary.rounded({"environment": facts, "rows": [row for each in found.values() for row in each["rows"]]})

@@ -120,10 +120,11 @@ PAGE = Page("geometry", _parts)
 
 
 def main() -> None:
+    facts = environment.describe("python -m benchmarks.codecs.geometry", environment.RESULTS)
     measured = [measure(data.load(name)) for name in DATASETS]
     results = summary.rounded(
         {
-            "environment": environment.describe("python -m benchmarks.codecs.geometry"),
+            "environment": facts,
             "blocks": [row for blocks, _ in measured for row in blocks],
             "shapes": [shapes for _, shapes in measured],
         }

@@ -88,9 +88,8 @@ QUICK = Plan(
 )
 
 
-def run(plan: Plan, command: str) -> dict[str, Any]:
+def run(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     """The results by part, and how long each part took."""
-    facts = environment.describe(command)
     if facts["load"] > BUSY:
         environment.log(f"note: the load average is {facts['load']:.2f}; figures from a busy machine mean little")
     results: dict[str, Any] = {"environment": facts, "datasets": [], "rows": []}
@@ -150,6 +149,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two small data sets, few rounds, in about a minute")
     options = parser.parse_args()
     command = "python -m benchmarks.codecs --quick" if options.quick else "make bench"
-    measured = run(QUICK if options.quick else FULL, command)
+    folder = environment.folder(quick=options.quick)
+    measured = run(QUICK if options.quick else FULL, environment.describe(command, folder))
     (environment.folder(quick=True) / "measured.json").write_text(json.dumps(measured) + "\n")
-    report.PAGE.keep(summary.summarize(measured), environment.folder(quick=options.quick))
+    report.PAGE.keep(summary.summarize(measured), folder)

@@ -45,9 +45,9 @@ FULL = {
 QUICK = {"5e-6": Contest(codecs=(*QUICK_PEERS, *OURS), rounds=3), "synthetic-dense": Contest(("whole",), OURS, 3, ())}
 
 
-def run(plan: dict[str, Contest], command: str) -> dict[str, Any]:
+def run(plan: dict[str, Contest], facts: dict[str, Any]) -> dict[str, Any]:
     """The results: environment, pairs, rows."""
-    results: dict[str, Any] = {"environment": environment.describe(command), "pairs": [], "rows": []}
+    results: dict[str, Any] = {"environment": facts, "pairs": [], "rows": []}
     for name, contest in plan.items():
         environment.log(name)
         found = _measure(name, contest, contest.codecs)
@@ -88,6 +88,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two pairs, few rounds, into build/bench")
     options = parser.parse_args()
-    results = run(QUICK if options.quick else FULL, "make deltas")
     output = environment.folder(quick=options.quick)
+    results = run(QUICK if options.quick else FULL, environment.describe("make deltas", output))
     report.PAGE.keep(results, output)

@@ -62,6 +62,8 @@ def main() -> None:
     journal, folder = options.out / runner.FILE, options.out
     if options.publish is not None:
         journal, folder = options.publish, environment.RESULTS
+        for line in runner.lines(journal):
+            environment.check_commit(line.get("environment", {"commit": ""}), folder)
     sections = load()[0]
     page.write(journal, folder, sections, add=options.publish is not None)
     if not any("row" in line for line in runner.lines(journal)):

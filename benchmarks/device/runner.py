@@ -84,7 +84,7 @@ def run(load: Loader, path: Path, seconds: float, names: Collection[str] = ()) -
     """
     path.unlink(missing_ok=True)
     journal, end = Journal(path), time.monotonic() + seconds
-    journal.write(environment=environment.describe("make device"))
+    journal.write(environment=environment.describe("make device", path.parent))
     over: list[str] = []
     while _one_process(load, path, journal, names, over, end):
         pass

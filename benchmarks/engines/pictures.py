@@ -31,23 +31,23 @@ def draw(results: dict[str, Any], folder: Path) -> None:
     ratios = {row["with"]: row["both, 64"] for row in results["ratios"] if row["dtype"] == BF16}
     with drawn(folder / PICTURE, panels=2) as (left, right):
         title = f"weights: bits a changed word, logarithmic\n{step['changed']:.1%} of the words changed"
-        _bars(left, title, {name: step[key] for key, name in WIRES.items()}, 1, ".3g")
+        _bars(left, title, {name: step[key] for key, name in WIRES.items()}, ".3g")
         left.set(xscale="log", xlim=(1, 6 * step["dense"]))
         left.minorticks_off()
         left.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
         title = "keys and values in BF16, 64 tokens\nratio; 1 is what they take themselves"
-        _bars(right, title, {name: ratios[key] for key, name in PAGES.items()}, 1, ".3f")
+        _bars(right, title, {name: ratios[key] for key, name in PAGES.items()}, ".3f")
         right.set(xlim=(0.95, 1.15 * max(ratios[key] for key in PAGES)))
 
 
-def _bars(axis: Any, title: str, values: dict[str, float], start: float, form: str) -> None:
-    """A bar for each value, from `start` on, the first one on top."""
+def _bars(axis: Any, title: str, values: dict[str, float], form: str) -> None:
+    """A bar for each value, from 1 on, the first one on top."""
     colors = [OURS if name.startswith("tensorwire") else INK for name in values]
     names = list(values)
-    axis.barh(names, [value - start for value in values.values()], left=start, color=colors, height=0.6)
+    axis.barh(names, [value - 1 for value in values.values()], left=1, color=colors, height=0.6)
     for place, value in enumerate(values.values()):
         axis.annotate(
-            format(value, form), (max(value, start), place), xytext=(3, 0), textcoords="offset points", va="center"
+            format(value, form), (max(value, 1), place), xytext=(3, 0), textcoords="offset points", va="center"
         )
     axis.invert_yaxis()
     axis.set_title(title, loc="left", fontsize=9)

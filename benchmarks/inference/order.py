@@ -38,7 +38,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if os.environ.get("TENSORWIRE_CPU") != "scalar":
         os.execve(sys.executable, sys.orig_argv, {**os.environ, "TENSORWIRE_CPU": "scalar"})
-    print(describe("order")["cpu"], "torch", torch.__version__)
+    print(describe("order", None)["cpu"], "torch", torch.__version__)
     for dtype in DTYPES:
         for columns in WIDTHS:
             for threads in arguments.threads:

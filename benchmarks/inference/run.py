@@ -27,12 +27,12 @@ PARTS = ("environment", "models", "alone", "turns", "bandwidth")
 """Lists of rows in the results; each row names its model."""
 
 
-def measure(name: str, data: Path, limit: int | None) -> dict[str, list[dict[str, Any]]]:
+def measure(name: str, data: Path, limit: int | None, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """All that is measured on one model."""
     plan, size, paths = PLANS[name], SIZES[name], Paths(data / name)
     found: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
     bf16 = bool(torch.cpu._is_avx512_bf16_supported())
-    found["environment"].append({**environment.describe("make inference"), "avx512_bf16": bf16})
+    found["environment"].append({**facts, "avx512_bf16": bf16})
     found["models"].append(make(name, data))
     nbytes = plan.limit and (limit or plan.limit)
     if nbytes:
@@ -91,7 +91,7 @@ def main() -> None:
     output = environment.folder(quick=options.quick)
     file = output / "inference.json"
     for name in names:
-        new = summary.rounded(measure(name, options.data, limit))
+        new = summary.rounded(measure(name, options.data, limit, environment.describe("make inference", output)))
         old = json.loads(file.read_text()) if file.exists() else {}
         file.write_text(summary.dumps(merged(old, new, [name])))
         if options.remove:

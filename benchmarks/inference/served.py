@@ -127,10 +127,10 @@ def replay(server: Server, every: list[Request], schedule: list[list[int]]) -> d
     }
 
 
-def measure(size: str, data: Path) -> dict[str, Any]:
+def measure(size: str, data: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Rows of our server, and what the batches were."""
     paths, every = Paths(data / size), requests(SIZES[size].vocabulary)
-    facts = prepare(replace(SIZES[size], profiles=("fast",)), paths)
+    model = prepare(replace(SIZES[size], profiles=("fast",)), paths)
     with served(paths.compressed("fast")) as server:
         answers = drive(server, every)
         schedule = batches(answers)
@@ -141,8 +141,8 @@ def measure(size: str, data: Path) -> dict[str, Any]:
     live = [answer["tokens"] for answer in answers]
     rows.append({"server": "serve.py", "weights": "compressed, live", "equal": common(live, dense["tokens"])})
     return {
-        "environment": environment.describe("python -m benchmarks.inference.served"),
-        "model": facts,
+        "environment": facts,
+        "model": model,
         "schedule": schedule,
         "num_prompt_tokens": sum(len(request["prompt"]) for request in every),
         "rows": rows,
@@ -215,10 +215,11 @@ def main() -> None:
     options = parser.parse_args()
     folder = environment.folder(quick=options.quick)
     file = folder / "served.json"
+    facts = environment.describe("python -m benchmarks.inference.served", folder)
     if options.vllm:
         found = measure_vllm(options.vllm, json.loads(file.read_text()), options.data)
     else:
-        found = measure("tiny" if options.quick else options.model, options.data)
+        found = measure("tiny" if options.quick else options.model, options.data, facts)
     PAGE.keep(summary.rounded(found), folder)
 
 

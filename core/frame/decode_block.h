@@ -18,6 +18,8 @@
 
 namespace tw {
 
+static_assert(kRansSlack <= kSlack && kStepSlack <= kSlack, "what kernels may read behind a block");
+
 // Symbols of a block of kind entropy that were decoded before its turn.
 struct SymbolsAhead {
   const uint8_t* block = nullptr;  // whose they are

@@ -198,9 +198,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="of each part, for a short run that writes no results")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     options = parser.parse_args()
-    facts = environment.describe("python -m job.benchmarks.probe")
+    write = not (options.no_write or options.rounds)
+    facts = environment.describe("python -m job.benchmarks.probe", RESULTS if write else None)
     results = {"environment": facts, "load": environment.load()} | measure(options.rounds)
-    PAGE.keep(results, RESULTS, write=not (options.no_write or options.rounds))
+    PAGE.keep(results, RESULTS, write=write)
 
 
 if __name__ == "__main__":

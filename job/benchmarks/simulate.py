@@ -51,10 +51,10 @@ GOALS = {4096: (0.04, 0.050), 16384: (0.15, 0.150)}
 class Bench:
     """One simulated job, its agents' encoders, and the analyzer's end."""
 
-    def __init__(self, layout: Layout, seed: int, thresholds: Thresholds | None = None) -> None:
+    def __init__(self, layout: Layout, seed: int) -> None:
         self.job = SimulatedJob(layout, seed)
         self.nodes = Nodes("simulated")
-        self.controller = Controller(thresholds or Thresholds())
+        self.controller = Controller(Thresholds())
         self._encoders: dict[str, Encoder] = {}
 
     def poll(self, now: float, silent: str = "") -> list[Finding]:
@@ -354,7 +354,9 @@ PAGE = Page("diagnosis-simulated", _parts, dumps=indented)
 
 def _measure(part: str, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "environment": environment.describe(f"python -m job.benchmarks.simulate --parts {part}"),
+        "environment": environment.describe(
+            f"python -m job.benchmarks.simulate --parts {part}", None if options.no_write else RESULTS
+        ),
         "load": environment.load(),
     }
     if part == "cost":

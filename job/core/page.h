@@ -26,10 +26,9 @@ constexpr uint32_t kSocket = 8;         // a worker server listens on the page's
 
 // Slot flags.
 constexpr uint8_t kOpen = 1;    // the operation described has not completed
-constexpr uint8_t kKnown = 2;   // its signature is known, not only its number
 constexpr uint8_t kTimed = 4;   // the timing is of a whole window
 constexpr uint8_t kActive = 8;  // enter and completion are observed as they happen
-constexpr uint8_t kPair = 16;   // not a group but the messages from one rank to another, see Slot
+constexpr uint8_t kPair = 16;   // not a group but the messages from one rank to another, see Slot; tests ask for it
 constexpr uint8_t kWaits = 32;  // of a pair: its messages are counted, and sum_ns is the time waited for them
 
 // The names are those of torch.distributed: tw_probe_operation_name().

@@ -40,8 +40,7 @@ void SlotState::set_operation(const OperationInfo& info, uint64_t enter_ns, bool
   slot.root = info.root;
   slot.enter_ns = enter_ns;
   slot.sequence = static_cast<uint32_t>(info.sequence);
-  const int flags = (slot.flags & ~(kOpen | kKnown)) | (is_open ? kOpen : 0) | (info.operation ? kKnown : 0);
-  slot.flags = static_cast<uint8_t>(flags);
+  slot.flags = static_cast<uint8_t>((slot.flags & ~kOpen) | (is_open ? kOpen : 0));
 }
 
 // What is open is described only by its number, and by the time at which it was first seen so, until describe() tells

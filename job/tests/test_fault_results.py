@@ -28,7 +28,7 @@ WRONG = Judgement(wrong=["nothing found"])
 
 
 def facts(commit: str = "abc") -> dict[str, Any]:
-    return environment.describe("test") | {"commit": commit, "load": 0.0, "thresholds": "hang_seconds 3"}
+    return environment.describe("test", None) | {"commit": commit, "load": 0.0, "thresholds": "hang_seconds 3"}
 
 
 def matrix(path: Path, commit: str = "abc", **options: Any) -> Results:

@@ -6,9 +6,12 @@ name is the faulty rank's.
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from job.tests.faults import matrix_page
+from job.benchmarks import RESULTS
+from job.tests.faults import compare, matrix_page
 from job.tests.faults.cases import CASES
 from job.tests.faults.recorded import analyzed, polls_of, subject
 from job.tests.faults.verdicts import is_notice, is_right
@@ -40,3 +43,11 @@ def test_a_replay_is_the_same_every_time(path):
 
 def test_every_case_has_a_recording():
     assert {subject(path)[0].name for path in RECORDINGS} == {case.name for case in CASES}
+
+
+def test_the_comparison_is_that_of_its_results_and_of_the_recordings():
+    results = json.loads((RESULTS / "diagnosis-comparison.json").read_text())
+    page = (RESULTS / "diagnosis-comparison.md").read_text()
+    assert compare.PAGE.render(results, RESULTS) == page, "run python -m job.tests.faults.compare --page"
+    shown = {row["case"] for row in results["rows"]} | results["skipped"].keys()
+    assert shown == {case.name for case in CASES if case.kind != "none"}

@@ -103,12 +103,11 @@ class BitWriter:
         self.unary(gap >> k)
         self.bits(gap, k)
 
-    def subset(self, members: np.ndarray, *, inverted: bool | None = None) -> None:
-        """`set(len(members))`. Inverted by default if most numbers belong to the set."""
+    def subset(self, members: np.ndarray) -> None:
+        """`set(len(members))`, inverted if most numbers belong to the set."""
         if len(members) == 0:
             return
-        if inverted is None:
-            inverted = 2 * int(members.sum()) > len(members)
+        inverted = 2 * int(members.sum()) > len(members)
         gaps = gaps_of(np.flatnonzero(members != inverted))
         self.bits(int(inverted), 1)
         self.golomb(len(gaps), 0)

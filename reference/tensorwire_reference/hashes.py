@@ -31,8 +31,9 @@ _SECRET = bytes.fromhex(
 )
 
 
-def _secret(start: int, count: int = 8) -> U64:
-    return np.frombuffer(_SECRET[start : start + 8 * count], "<u8").astype(np.uint64)
+def _secret(start: int) -> U64:
+    """Eight numbers of it, from a byte on."""
+    return np.frombuffer(_SECRET[start : start + 64], "<u8").astype(np.uint64)
 
 
 _SECRETS_OF_STRIPES = np.stack([_secret(8 * n) for n in range(_STRIPES_OF_BLOCK)])

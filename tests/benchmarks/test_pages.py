@@ -15,6 +15,7 @@ from benchmarks.checkpoints import run as checkpoints
 from benchmarks.codecs import cycles, geometry
 from benchmarks.codecs.report import PAGE as CODECS
 from benchmarks.deltas.report import PAGE as DELTAS
+from benchmarks.engines import run as engines
 from benchmarks.environment import RESULTS
 from benchmarks.inference import served
 from benchmarks.inference.report import PAGE as INFERENCE
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from benchmarks.results_page import Page
 
-PAGES = (CODECS, cycles.PAGE, geometry.PAGE, DELTAS, INFERENCE, served.PAGE, sync.PAGE, traffic.PAGE)
+PAGES = (CODECS, cycles.PAGE, geometry.PAGE, DELTAS, INFERENCE, served.PAGE, sync.PAGE, traffic.PAGE, engines.page())
 PAGES += tuple(checkpoints.PAGES.values())
 TABLES = {"sync": sync.TABLES, "traffic": traffic.TABLES, **checkpoints.TABLES}
 

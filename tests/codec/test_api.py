@@ -265,10 +265,25 @@ def test_max_nbytes_is_a_number_of_bytes(limit: Any, error: type[Exception]) -> 
 
 @pytest.mark.parametrize("threads", [0, -1, 1025, 2**32 + 1])
 def test_threads_out_of_range(threads: int) -> None:
-    with pytest.raises(ValueError, match="threads"):
-        tensorwire.compress(b"abc", threads=threads)
-    with pytest.raises(ValueError, match="threads"):
-        tensorwire.decompress(tensorwire.compress(b"abc"), threads=threads)
+    frame, delta = tensorwire.compress(b"abc"), tensorwire.compress(b"abd", base=b"abc")
+    for call in (
+        lambda: tensorwire.compress(b"abc", threads=threads),
+        lambda: tensorwire.decompress(frame, threads=threads),
+        lambda: tensorwire.decompress_range(frame, 0, 1, threads=threads),
+        lambda: tensorwire.compose(b"abc", delta, threads=threads),
+    ):
+        with pytest.raises(ValueError, match="threads"):
+            call()
+
+
+def test_a_range_is_verified_unless_that_is_declined() -> None:
+    content = bytes(range(256))
+    frame = tensorwire.compress(content)
+    at = frame.index(content)  # a stored block
+    damaged = frame[:at] + b"\xff" + frame[at + 1 :]
+    with pytest.raises(tensorwire.CorruptDataError):
+        tensorwire.decompress_range(damaged, 0, 2)
+    assert tensorwire.decompress_range(damaged, 0, 2, verify=False) == b"\xff\x01"
 
 
 def test_unknown_profile_and_framework() -> None:

@@ -57,15 +57,15 @@ def write_next(old: Path, new: Path, width: int = 96) -> None:
     (new / "tokenizer.json").write_text('{"vocab": "other"}')
 
 
-def write_rearranged(old: Path, new: Path, width: int = 96) -> None:
+def write_rearranged(old: Path, new: Path) -> None:
     """A newer model in which tensors were added, removed, renamed, reshaped, retyped and spread over other files."""
     shutil.copytree(old, new)
     for name in (FIRST, SECOND):
         (new / name).unlink()
-    up, norm, _, attention = next_layer(0, 0, width)
-    reshaped = ("model.layers.0.attn.weight", "F32", (width * width,), attention[3])
-    renamed = (RENAMED, "BF16", up[2], layer(0, 0, width)[0][3])
-    second = next_layer(1, 10, width)
+    up, norm, _, attention = next_layer(0, 0)
+    reshaped = ("model.layers.0.attn.weight", "F32", (96 * 96,), attention[3])
+    renamed = (RENAMED, "BF16", up[2], layer(0, 0)[0][3])
+    second = next_layer(1, 10)
     retyped = (second[0][0], "F16", second[0][2], second[0][3])
     added = (ADDED, "BF16", (50, 40), weights(2000, 99))
     write_shards(

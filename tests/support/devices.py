@@ -28,3 +28,7 @@ def on_device(frame: bytes | memoryview) -> torch.Tensor:
     start = (size - len(frame)) // 16 * 16
     memory[start : start + len(frame)] = bytes(frame)
     return torch.frombuffer(memory, dtype=torch.uint8)[start : start + len(frame)]
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))

@@ -47,9 +47,9 @@ def coded(name: str, /, *, verify: bool = True, **wanted: object) -> dict[str, A
     raise LookupError(f"{name}.json has no row of {wanted}")
 
 
-def epyc(data: str, codec: str, *, threads: int = 1, cpu: str = "avx2") -> dict[str, Any]:
+def epyc(data: str, codec: str, *, cpu: str = "avx2") -> dict[str, Any]:
     """A codec on a data set, with checksums if it has any; with AVX-512 as older code was measured on a Zen 5."""
-    return coded(CODECS[cpu], dataset=data, codec=codec, threads=threads)
+    return coded(CODECS[cpu], dataset=data, codec=codec, threads=1)
 
 
 def applied(what: str, pair: str, profile: str, *, verify: bool = True) -> float:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def bits(tensor: Any) -> bytes:
-    """The hash of the values."""
+    """The values as bytes."""
     dense = tensor.decode() if isinstance(tensor, CompressedTensor) else tensor.detach()
     data: bytes = dense.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
     return data

@@ -13,7 +13,7 @@ from torch.nn.functional import embedding, linear  # noqa: E402
 
 from tensorwire.torch import CompressedTensor, compress_module, decompress_module, set_linear_mode  # noqa: E402
 from tensorwire.torch.frames.open_frame import opened_anywhere  # noqa: E402
-from tests.support.devices import DEVICE, INTERPRETED  # noqa: E402
+from tests.support.devices import DEVICE, INTERPRETED, same_bits  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,10 +30,6 @@ def normal(*shape: int, scale: float = 0.02, seed: int = 0) -> Any:
 
 def compressed(weight: Any, profile: Any = "fast", mode: str = "exact") -> CompressedTensor:
     return CompressedTensor.from_dense(weight, profile, linear_mode=mode)
-
-
-def same_bits(a: Any, b: Any) -> bool:
-    return a.dtype == b.dtype and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -12,7 +12,7 @@ import tensorwire  # noqa: E402
 from tensorwire.sync import Follower, Publisher  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.device import DevicePages, apply_, encode_into, raise_for  # noqa: E402
-from tests.support.devices import DEVICE, INTERPRETED  # noqa: E402
+from tests.support.devices import DEVICE, INTERPRETED, same_bits  # noqa: E402
 
 WHERE = "cpu" if INTERPRETED else DEVICE
 DTYPES = [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -28,10 +28,6 @@ def stepped(tensor: Any) -> Any:
     new = tensor.clone()
     new.view(torch.uint8).view(-1)[:: 101 * tensor.element_size()] ^= 1
     return new
-
-
-def same_bits(a: Any, b: Any) -> bool:
-    return a.dtype == b.dtype and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
 def slot_for(tensor: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tensorwire.torch import CompressedTensor, compress_module, decode_ahead, decompress_module, set_linear_mode  # noqa: E402
-from tensorwire.torch.frames.open_frame import opened  # noqa: E402
+from tensorwire.torch.frames.open_frame import OpenFrame, opened  # noqa: E402
 from tensorwire.torch.products import linear  # noqa: E402
 from tests.support.linear_models import chain, inputs, same  # noqa: E402
 
@@ -177,6 +177,27 @@ def test_it_ends(model: Any, reference: Any) -> None:
     assert opened(model[0].weight.frame).ahead is None
     assert handle._ahead._memory is None
     assert same(model(inputs()), reference(inputs()))
+
+
+@pytest.mark.parametrize(("number", "expected"), [(3, 3), (None, 5)])
+def test_so_many_threads_decode_ahead(
+    model: Any, monkeypatch: pytest.MonkeyPatch, number: int | None, expected: int
+) -> None:
+    """By default, those that torch leaves of the cores."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(torch.get_num_threads() + 5))
+    asked = []
+
+    def decoded(frame: OpenFrame, first: int, out: Any, threads: int | None = None) -> None:
+        asked.append(threads)
+        decode(frame, first, out, threads)
+
+    decode = OpenFrame.decode
+    monkeypatch.setattr(OpenFrame, "decode", decoded)
+    with decode_ahead(model, threads=number) as handle:
+        for _ in range(2):
+            model(inputs())
+            settle(handle)
+    assert expected in asked
 
 
 def test_the_last_one_of_two_counts(model: Any, reference: Any) -> None:

@@ -37,7 +37,9 @@ def main() -> None:
     file = RESULTS / f"{page.PAGE.name}.json"
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"forms": {}}
     begin = time.perf_counter()
-    facts = environment.describe(f"python -m job.benchmarks.standstills{_told(options)}")
+    facts = environment.describe(
+        f"python -m job.benchmarks.standstills{_told(options)}", None if options.no_write else RESULTS
+    )
     if options.real is not None:
         results["real"] = {"environment": facts, "seed": options.seed, **_real(options.seed, options.real)}
     elif options.chooser:

@@ -79,7 +79,7 @@ def main() -> None:
         return
     page = stacks_page if options.stacks else variant_page if are_variants else matrix_page
     output = options.output or page.JSON
-    facts = environment(are_variants)
+    facts = environment(are_variants, output.parent)
     if options.stacks:
         facts["thresholds"] = f"none: stacks {SECONDS:g} s after the fault"
     try:
@@ -97,9 +97,9 @@ def _at(case: Case, rank: int) -> Case:
     return dataclasses.replace(case, ranks=(rank,)) if case.program or len(case.ranks) > 1 else case
 
 
-def environment(are_variants: bool) -> dict[str, Any]:
-    """What the results depend on."""
-    facts = describe(" ".join(["python -m job.tests.faults", *sys.argv[1:]]))
+def environment(are_variants: bool, folder: Path) -> dict[str, Any]:
+    """What the results in a folder depend on."""
+    facts = describe(" ".join(["python -m job.tests.faults", *sys.argv[1:]]), folder)
     gates = dataclasses.asdict(GATES if are_variants else THRESHOLDS)
     return facts | {"load": load(), "thresholds": ", ".join(f"{name} {value:g}" for name, value in gates.items())}
 

@@ -3,12 +3,13 @@
 Each fault is injected into a job without the probe. A few seconds later a person looks at the stacks of all ranks
 (py-spy dump), and at the dumps of the Flight Recorder (torchfrtrace). Then the time-out of the process group comes (in
 seconds here, 30 minutes by default; gloo has it in place of NCCL's watchdog), and the errors of the ranks are read.
-The last column is the verdict of the analyzer on the recording of the case in job/tests/recordings.
+The last column is the verdict of the analyzer of now on the recording of the case in job/tests/recordings.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
@@ -17,9 +18,10 @@ import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.environment import ROOT, child, describe
-from benchmarks.pages import table
-from tensorwire_job.service.recording import replay
+from benchmarks.environment import child, describe
+from benchmarks.results_page import Page, indented
+from benchmarks.tables import of_columns
+from job.benchmarks import RESULTS
 from tests.support.links import Network
 
 from .cases import BY_NAME, CASES, Case
@@ -27,13 +29,15 @@ from .fork_server import ForkServer
 from .injections import FaultContext
 from .matrix_page import RECORDINGS
 from .needs import missing
+from .recorded import polls_of
 from .training_job import WORLD_SIZE, TrainingJob
 from .watch import is_finding
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGE = ROOT / "job" / "benchmarks" / "results" / "diagnosis-comparison.md"
+    from .results import Row
+
 _AWAY_SECONDS = 600.0  # a rank that is away does not come back
 _LOOK_SECONDS = 4.0  # after the fault
 _TIMEOUT_SECONDS = 14.0  # of the process groups
@@ -46,7 +50,7 @@ _LIMITS = (
     "that the others looked at."
 )
 _MESSAGE = re.compile(r"^(?:\[rank\d\]: )?(\w*(?:Error|Exception|Interrupt): .*|  what\(\):.*)$", re.M)
-_PAGE = re.compile(r"^    (\S+) \((.*)\)$", re.M)
+_CALL = re.compile(r"^    (\S+) \((.*)\)$", re.M)
 
 
 def main() -> None:
@@ -54,28 +58,29 @@ def main() -> None:
     parser.add_argument(
         "--case", action="append", choices=[case.name for case in CASES], help="only this one; may be repeated"
     )
+    parser.add_argument("--page", action="store_true", help="run nothing: write the page of the results anew")
     options = parser.parse_args()
+    if options.page:
+        PAGE.write(RESULTS)
+        return
     cases = [BY_NAME[name] for name in options.case] if options.case else CASES
-    facts = describe("python -m job.tests.faults.compare")
-    rows, skipped = [], []
+    facts = describe("python -m job.tests.faults.compare", None if options.case else RESULTS)
+    rows, skipped = [], {}
     with closing(ForkServer()) as fork_server:
         for case in cases:
             if case.kind == "none":
                 continue
             reason = "it is about our own services" if case.needs == "services" else missing(case.needs)
             if reason:
-                skipped.append(f"{case.name} ({reason})")
+                skipped[case.name] = reason
                 continue
             rows.append(compare(case, fork_server))
-            print("\n".join(rows[-1]), file=sys.stderr, flush=True)
-    text = page(rows, skipped, facts)
-    print(text)
-    if not options.case:
-        PAGE.write_text(text)
+            print(json.dumps(rows[-1], indent=1), file=sys.stderr, flush=True)
+    PAGE.keep({"environment": facts, "skipped": skipped, "rows": rows}, RESULTS, write=not options.case)
 
 
-def compare(case: Case, fork_server: ForkServer) -> list[str]:
-    """A row of the table."""
+def compare(case: Case, fork_server: ForkServer) -> Row:
+    """A row of the table, but for our verdict."""
     rank = recorded_rank(case)
     environment = {"TW_FAULTS_TIMEOUT": str(_TIMEOUT_SECONDS), "TW_FAULTS_DUMPS": "1"}
     with ExitStack() as stack:
@@ -92,7 +97,8 @@ def compare(case: Case, fork_server: ForkServer) -> list[str]:
         stacks, recorder = _stacks(job), _flight_recorder(job)
         time.sleep(max(0.0, injected + _TIMEOUT_SECONDS + _AFTER_SECONDS - time.monotonic()))
         errors = _errors(job, before)
-    return [f"{case.name}, rank {rank}", errors, recorder, stacks, _verdict(case, rank)]
+    told = {"errors": errors, "recorder": recorder, "stacks": stacks}
+    return {"case": case.name, "rank": rank, **{key: cell.replace("|", "\\|") for key, cell in told.items()}}
 
 
 def recorded_rank(case: Case) -> int:
@@ -159,18 +165,18 @@ def _stacks(job: TrainingJob) -> str:
             continue
         command = [program, "dump", "--nonblocking", "--pid", str(pid)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = _PAGE.findall(done.stdout.partition('"MainThread"')[2].partition("Thread ")[0])
+        found = _CALL.findall(done.stdout.partition('"MainThread"')[2].partition("Thread ")[0])
         place = next((name for name, file in found if "faults/job.py" in file), "") if found else "no stack"
         inner = next((name for name, file in found if "distributed_c10d.py" in file), "")
         places.setdefault(f"{place} > {inner}" if inner else place, []).append(rank)
     return "<br>".join(f"{_ranks(ranks)}: {place}" for place, ranks in places.items())
 
 
-def _verdict(case: Case, rank: int) -> str:
-    path = RECORDINGS / f"{case.name}-{rank}.jsonl.gz"
+def _verdict(row: Row) -> str:
+    path = RECORDINGS / f"{row['case']}-{row['rank']}.jsonl.gz"
     if not path.exists():
         return "not recorded"
-    found = [finding for _, findings in replay(path, case.thresholds) for finding in findings if is_finding(finding)]
+    found = [finding for poll in polls_of(path) for finding in poll.findings if is_finding(finding)]
     return f"{found[0].code}: {found[0].summary}" if found else "nothing"
 
 
@@ -180,23 +186,25 @@ def _ranks(numbers: list[int]) -> str:
     return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))
 
 
-def page(rows: list[list[str]], skipped: list[str], facts: dict[str, Any]) -> str:
-    lines = [
+def _parts(results: dict[str, Any]) -> list[str]:
+    facts = results["environment"]
+    parts = [
         "# What other tools tell of the same faults",
-        "",
         f"Process groups with a time-out of {_TIMEOUT_SECONDS:g} s; stacks and dumps {_LOOK_SECONDS:g} s after the "
         f"fault. torch {facts['versions']['torch']}, gloo, {WORLD_SIZE} ranks; `{facts['command']}`, {facts['date']}.",
-        "",
         _LIMITS,
-        "",
-        table(
-            ("fault", "errors after the time-out", "Flight Recorder", "py-spy dump", "tensorwire"),
-            ([cell.replace("|", "\\|") for cell in row] for row in rows),
-        ),
+        of_columns(_COLUMNS, results["rows"]),
     ]
-    if skipped:
-        lines += ["", f"Left out: {', '.join(skipped)}."]
-    return "\n".join(lines) + "\n"
+    if results["skipped"]:
+        parts.append(f"Left out: {', '.join(f'{name} ({why})' for name, why in results['skipped'].items())}.")
+    return parts
+
+
+_COLUMNS = (
+    ("fault", lambda row: f"{row['case']}, rank {row['rank']}"), ("errors after the time-out", "errors", ""),
+    ("Flight Recorder", "recorder", ""), ("py-spy dump", "stacks", ""), ("tensorwire", _verdict),
+)  # fmt: skip
+PAGE = Page("diagnosis-comparison", _parts, dumps=indented)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=PROGRAMS, help="only this one; may be repeated")
     parser.add_argument("--dumps", type=Path, metavar="DIR", help="read those of a former run, or leave them here")
     options = parser.parse_args()
-    facts = describe("python -m job.tests.faults.dump_readers")
+    facts = describe("python -m job.tests.faults.dump_readers", None if options.case else RESULTS.parent)
     rows = []
     os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
     with ExitStack() as stack:

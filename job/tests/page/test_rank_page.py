@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tensorwire_job.members import MAX_DIMENSIONS
 from tensorwire_job.model import Operation, ProcessGroup, Timing
 from tensorwire_job.page import native
 from tensorwire_job.page.rank_page import RankPage
@@ -31,6 +32,10 @@ def groups(*slots: dict[str, Any], page_flags: int = 0) -> list[ProcessGroup]:
         for name, value in (EMPTY | values).items():
             setattr(slot, name, value)
     return RankPage(page).process_groups(NOW)
+
+
+def test_a_page_has_room_for_the_dimensions_of_a_grid() -> None:
+    assert native.MAX_DIMENSIONS == MAX_DIMENSIONS  # a rank that loads the page loads little, and not members.py
 
 
 def test_slot_of_which_all_is_known() -> None:

@@ -340,7 +340,7 @@ def test_listener_hears_and_answers(server: Listener) -> None:
     assert client.receive() == [{"type": "welcome"}]
     client.close()
     assert [event.messages for event in serve(server, 0.05)] == [None]
-    assert server.num_connections == 0
+    assert len(server._hosts) == 0
 
 
 def test_wrong_key_is_dropped_and_others_are_heard(server: Listener) -> None:
@@ -351,7 +351,7 @@ def test_wrong_key_is_dropped_and_others_are_heard(server: Listener) -> None:
     events = serve(server, 0.05)
     assert [event.messages for event in events] == [[{"type": "hello"}]]
     assert server.num_refused == 1
-    assert server.num_connections == 1
+    assert len(server._hosts) == 1
 
 
 def test_unauthenticated_connections_that_say_nothing_make_room(
@@ -361,7 +361,7 @@ def test_unauthenticated_connections_that_say_nothing_make_room(
     for _ in range(50):
         connect_unauthenticated(server)
     serve(server, 0.05)
-    assert server.num_connections == 8
+    assert len(server._hosts) == 8
     client = connect(server)
     serve(server, 0.05)
     client.receive()
@@ -371,9 +371,9 @@ def test_unauthenticated_connections_that_say_nothing_make_room(
 def test_unauthenticated_connection_that_waits_is_dropped(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     connect_unauthenticated(server).sendall(GREETING[:5])
     serve(server, 0.1)
-    assert server.num_connections == 1
+    assert len(server._hosts) == 1
     monkeypatch.setattr(listening, "_GREETING_SECONDS", 0.05)
-    wait_for(lambda: not serve(server, 0.01) and server.num_connections == 0)
+    wait_for(lambda: not serve(server, 0.01) and len(server._hosts) == 0)
 
 
 def test_no_more_connections_than_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +384,7 @@ def test_no_more_connections_than_descriptors(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(10):
         connect_unauthenticated(listener)
     serve(listener, 0.05)
-    assert (listener.num_connections, listener.num_refused) == (4, 6)
+    assert (len(listener._hosts), listener.num_refused) == (4, 6)
 
 
 def test_random_bytes_never_stop_the_listener(server: Listener) -> None:

@@ -63,6 +63,23 @@ def test_a_recording_gives_all_that_was_found_on_the_way() -> None:
     assert diagnose(recording=path) == [], "the recording ends before a hang is 30 s old"
 
 
+@pytest.mark.parametrize(
+    ("given", "codes"),
+    [
+        ({}, ["TW-S3"]),
+        ({"slow_factor": 100.0}, []),
+        ({"compute_share": 0.4}, ["TW-S1"]),
+        ({"transfer_share": 0.6}, ["TW-S2"]),
+    ],
+    ids=str,
+)
+def test_thresholds_that_are_given_decide_what_is_slow(given: dict[str, float], codes: list[str]) -> None:
+    """About half of the lost time is late arrival."""
+    path = RECORDINGS / "s3-one-3.jsonl.gz"
+    found = diagnose(recording=path, hang_seconds=3.0, slow_seconds=2.0, lost_seconds=2.0, **given)
+    assert [finding.code for finding in found] == codes
+
+
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"torchrun ARGS -m tensorwire_job"):
         diagnose(tmp_path)

@@ -57,6 +57,9 @@ class Variants:
     def _of(self, group: str, stage: str) -> list[dict[str, Any]]:
         return of_stage(self._runs, group, stage)
 
+    def num_jobs(self, group: str, stage: str) -> int:
+        return len({run["case"] for run in self._of(group, stage)})
+
     def share(self, group: str, stage: str, key: str) -> str:
         """In how many of the runs with a fault something ("found", "rank_right", "class_right") holds."""
         runs = with_faults(self._of(group, stage))

@@ -22,7 +22,7 @@ def hang(world: int = 4, culprit: int = 2, *, seconds: int = 40, hung_after: int
     return observations
 
 
-def not_entered(world: int = 4, culprit: int = 2, *, time: float = 1025.0, sequence: int = 121) -> Finding:
+def not_entered(world: int = 4, culprit: int = 2, *, time: float = 1025.0) -> Finding:
     return Finding(
         "TW-H1",
         "finding",
@@ -30,10 +30,10 @@ def not_entered(world: int = 4, culprit: int = 2, *, time: float = 1025.0, seque
         [culprit],
         [],
         "default_pg",
-        f"rank {culprit} has not entered all_reduce #{sequence} of default_pg; {world - 1} ranks wait for it",
+        f"rank {culprit} has not entered all_reduce #121 of default_pg; {world - 1} ranks wait for it",
         [
-            f"{world - 1} of {world} ranks wait in all_reduce #{sequence}, the longest for 13.0 s",
-            f"rank {culprit} has completed #{sequence - 1} and entered nothing since",
+            f"{world - 1} of {world} ranks wait in all_reduce #121, the longest for 13.0 s",
+            f"rank {culprit} has completed #120 and entered nothing since",
         ],
         Confidence.HIGH,
         victims=world - 1,

@@ -7,6 +7,7 @@ import mmap
 from contextlib import suppress
 
 PAGE_NBYTES = mmap.PAGESIZE
+MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # that of Linux, for a Python without the name
 SMALL_NBYTES = 64 << 10
 """Below this, pages that the kernel maps and clears cost more than the work on them."""
 

@@ -12,6 +12,7 @@ from .._ground.filesystem import resolved
 from ..codec import check_takes_base
 from ..errors import CorruptDataError, FormatError
 from ..files.base import OUT_OF_ORDER, Base
+from ..files.beside import MAX_LINKS
 from ..files.given_arrays import ArrayFile
 from ..files.names import is_plain_relative, shown
 from ..files.reader import StoredFile
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     """A checkpoint; or a delta and what it is relative to, newest first."""
     PathOrArrays: TypeAlias = StrPath | Mapping[str, Any] | Sequence[StrPath | Mapping[str, Any]]
     """The same, where arrays may stand in last place."""
-
-_MAX_LINKS = 100
-"""Each keeps its files open, and its tensors are decoded by a call inside that of the next newer ones."""
-
 
 _MAX_NAME_NBYTES = 255
 """No file system has longer names."""
@@ -127,8 +124,8 @@ def enter(
     links: list[Any] = [base]
     if isinstance(base, Iterable) and not is_path(base) and not hasattr(base, "items"):
         links = list(base)
-    if not 1 <= len(links) <= _MAX_LINKS:
-        raise ValueError(f"expected a base of 1 to {_MAX_LINKS} checkpoints, newest first, got {len(links)}")
+    if not 1 <= len(links) <= MAX_LINKS:
+        raise ValueError(f"expected a base of 1 to {MAX_LINKS} checkpoints, newest first, got {len(links)}")
     opened: Base | None = None
     for number, link in reversed(list(enumerate(links, 1))):
         may_be_arrays = takes_arrays and number == len(links)

@@ -13,7 +13,7 @@ equal frames on any machine, CPU target and number of threads.
 from .changes import ChangedElements
 from .frame.base_check import base_mismatch
 from .frame.chunks import FrameEncoder, FrameReader, blocks_of, is_labelled, same_frame
-from .frame.core import cpu_target
+from .frame.core import LEAF_NBYTES, cpu_target
 from .frame.core import version as library_version
 from .frame.facts import BlockInfo, FrameInfo, Profile, check_frame_size, check_padding
 from .frame.form import DEFAULT_ALIGNMENT
@@ -24,6 +24,7 @@ from .frame.threads import num_threads
 from .hasher import ContentHasher
 from .view.arrays import (
     AS_BYTES,
+    MAX_NDIM,
     TensorView,
     address_of,
     array_layout,
@@ -38,7 +39,7 @@ from .view.arrays import (
     tensor_view,
     torch_dtype,
 )
-from .view.dtypes import FROM_TORCH, Layout, check_dtype_name, dtype_bits, torch_name
+from .view.dtypes import DTYPE_NAME, FROM_TORCH, Layout, check_dtype_name, dtype_bits, torch_name
 from .view.places import changed_in_place, tied_names
 from .whole import (
     Framework,
@@ -55,7 +56,10 @@ from .whole import (
 __all__ = [
     "AS_BYTES",
     "DEFAULT_ALIGNMENT",
+    "DTYPE_NAME",
     "FROM_TORCH",
+    "LEAF_NBYTES",
+    "MAX_NDIM",
     "BlockInfo",
     "ChangedElements",
     "ContentHasher",

@@ -8,7 +8,7 @@ import ctypes
 import enum
 
 from .._ground.copies import not_copied
-from .frame.core import Error, Frame, decode_at, function
+from .frame.core import VERIFY, Error, Frame, decode_at, function
 from .view.buffers import Pin
 
 TYPE_CHECKING = False
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from .frame.chunks import FrameReader
 
-_VERIFY = 1
 _u32, _u64, _address, _text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_char_p
 _frame, _error = ctypes.POINTER(Frame), ctypes.POINTER(Error)
 
@@ -63,7 +62,7 @@ class PlacedFrame:
             verify: check the checksum of each block when it is first decoded.
         """
         self._frame, self._header, self._data = reader._frame, reader._header, data  # which keeps them where they are
-        self._flags = _VERIFY if verify else 0
+        self._flags = VERIFY if verify else 0
         self._checked = ctypes.create_string_buffer(-(-reader.info.num_blocks // 8)) if verify else None
         with Pin(self._header) as head, Pin(data) as source:
             self._header_address, self._address, self._nbytes = head.address, source.address, source.nbytes

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, NamedTuple, TypeGuard
 
-from ..codec import dtype_bits
+from ..codec import DTYPE_NAME, MAX_NDIM, dtype_bits
 from ..errors import CorruptDataError, LimitExceededError, TruncatedDataError, UnsupportedTensorError
 from .names import shown, shown_value
 
@@ -22,7 +22,6 @@ MAX_HEADER_NBYTES = 100_000_000
 ALIGNMENT = 64
 METADATA_KEY = "__metadata__"
 
-_MAX_NDIM = 64
 _MAX_SIZE = 2**64
 _SPACES = " \t\n\r"
 _SPACE = re.compile(f"[{_SPACES}]*")
@@ -31,7 +30,6 @@ _START = re.compile(f"[{_SPACES}]*{{".encode())
 _MAX_ENTRY_LENGTH = 8192
 _ENTRY = re.compile(rf"\{{[^{{}}]{{0,{_MAX_ENTRY_LENGTH}}}\}}")
 _MEMBERS = ("dtype", "shape", "data_offsets")
-_DTYPE = re.compile(r"[A-Z0-9_]{1,16}")
 _DECODER = json.JSONDecoder()
 _PAIRS_DECODER = json.JSONDecoder(object_pairs_hook=list)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -337,12 +335,12 @@ def _checked_entry(name: str, pairs: list[tuple[str, Any]]) -> TensorEntry:
     if len(pairs) != 3 or not all(member in entry for member in _MEMBERS):
         raise CorruptDataError("expected dtype, shape and data_offsets, each once, in an entry", tensor=name)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+    if not isinstance(dtype, str) or not DTYPE_NAME.fullmatch(dtype):
         raise CorruptDataError(
             f"expected a dtype of 1 to 16 characters A-Z 0-9 _, got {shown_value(dtype)}", tensor=name
         )
     if not is_shape(shape):
-        raise CorruptDataError(f"expected a shape of at most {_MAX_NDIM} sizes below 2**64", tensor=name)
+        raise CorruptDataError(f"expected a shape of at most {MAX_NDIM} sizes below 2**64", tensor=name)
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise CorruptDataError(f"expected two ascending data_offsets, got {offsets!r:.100}", tensor=name)
     start, stop = offsets
@@ -356,7 +354,7 @@ def _checked_entry(name: str, pairs: list[tuple[str, Any]]) -> TensorEntry:
 
 def is_shape(value: object) -> TypeGuard[list[int]]:
     """Whether a value out of JSON is a shape."""
-    return _are_sizes(value) and len(value) <= _MAX_NDIM
+    return _are_sizes(value) and len(value) <= MAX_NDIM
 
 
 def _are_sizes(value: object) -> TypeGuard[list[int]]:

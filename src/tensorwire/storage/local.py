@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._ground.allocation import MAP_NORESERVE
 from .._ground.copies import not_copied, twin_of
 from .._ground.filesystem import close, following, naming
 from ..errors import TruncatedDataError
@@ -21,7 +22,6 @@ from .access import PRIVATE, give_access
 if TYPE_CHECKING:
     from .access import Access
 
-_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _FLUSH_NBYTES = 64 << 20
 _WRITE_NBYTES = 1 << 20
 """The most bytes of one call. More may take several times as long per byte while a flush is under way (ext4, Linux
@@ -125,7 +125,7 @@ class InputFile:
     @cached_property
     def map(self) -> mmap.mmap:
         """The file as memory. A page is read when touched; to touch one that the file has lost kills the process."""
-        flags = mmap.MAP_PRIVATE | _MAP_NORESERVE  # writable, as torch wants it, without a claim on memory
+        flags = mmap.MAP_PRIVATE | MAP_NORESERVE  # writable, as torch wants it, without a claim on memory
         with naming(self.path):
             return mmap.mmap(self.descriptor.number, self.nbytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 

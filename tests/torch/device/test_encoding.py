@@ -17,6 +17,7 @@ from tensorwire.codec import FrameReader, content_hash  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.device import encode_into  # noqa: E402
 from tensorwire.torch.device.writing import encoding, kept  # noqa: E402
+from tests.support.sent_tensors import bits  # noqa: E402
 
 from .stand_in import StandIn, stand_in_for_a_gpu  # noqa: E402
 
@@ -34,10 +35,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     driver = StandIn(seed=1)
     stand_in_for_a_gpu(monkeypatch, encoding, driver)
     return driver
-
-
-def bits(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 1) -> torch.Tensor:

@@ -17,6 +17,7 @@ from tensorwire import UnsupportedTensorError, compress_bound, frame_info  # noq
 from tensorwire.codec import FrameReader, content_hash  # noqa: E402
 from tensorwire.torch.device import encode_into  # noqa: E402
 from tensorwire.torch.device.writing import encoding  # noqa: E402
+from tests.support.sent_tensors import bits  # noqa: E402
 
 from .stand_in import StandIn, missing, stand_in_for_a_gpu  # noqa: E402
 
@@ -44,10 +45,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, **options: Any) -> StandIn:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return stand_in(monkeypatch, seed=1)
-
-
-def bits(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 def hash_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -62,10 +62,6 @@ class Listener:
         host, port = self._server.getsockname()[:2]
         return host, port
 
-    @property
-    def num_connections(self) -> int:
-        return len(self._hosts)
-
     def close(self) -> None:
         for connection in self._hosts:
             connection.close()

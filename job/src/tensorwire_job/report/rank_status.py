@@ -296,8 +296,8 @@ def _without_numbers(alike: dict[_Key, list[int]], apart: set[int]) -> dict[_Key
     return found
 
 
-def slowest(statuses: Statuses, *, limit: int = 5) -> list[RankStatus]:
-    """The ranks that others wait for, the worst first, if there are any: absent, behind, or late in timed rounds.
+def slowest(statuses: Statuses) -> list[RankStatus]:
+    """The ranks that others wait for, at most five, the worst first: absent, behind, or late in timed rounds.
 
     The rank with the smallest T is the latest: it waits least inside the operation. Counts of ranks that complete
     operations were read one after the other, so a difference says nothing.
@@ -308,7 +308,7 @@ def slowest(statuses: Statuses, *, limit: int = 5) -> list[RankStatus]:
     is_behind = (behind != 0) & (states != _NUMBER_OF["moves"])
     found = np.flatnonzero((states == _NUMBER_OF["absent"]) | is_behind | (late > _LATE * middle))
     order = np.lexsort((found, -late[found], -behind[found], -states[found]))
-    return [statuses[place] for place in found[order][:limit].tolist()]
+    return [statuses[place] for place in found[order][:5].tolist()]
 
 
 def middle_of_rounds(statuses: Statuses) -> float:

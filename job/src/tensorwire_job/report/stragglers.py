@@ -77,14 +77,14 @@ class Stragglers:
         """The polls in which ranks completed operations, for the rank that was seen most."""
         return round(float(self._polls.max(initial=0.0)))
 
-    def ranking(self, limit: int = 5) -> list[Straggler]:
-        """The latest first; none where chance explains the difference."""
+    def ranking(self) -> list[Straggler]:
+        """The five latest, the latest first; none where chance explains the difference."""
         late_enough = takewhile(lambda one: one.late >= LEAST, self._below_median())
-        return list(islice((straggler for straggler in late_enough if straggler.is_late()), limit))
+        return list(islice((straggler for straggler in late_enough if straggler.is_late()), 5))
 
-    def slowest(self, limit: int = 3) -> list[Straggler]:
-        """The ranks that wait less than the median rank, the latest first, by however little."""
-        return list(islice(self._below_median(), limit))
+    def slowest(self) -> list[Straggler]:
+        """Three ranks that wait less than the median rank, the latest first, by however little."""
+        return list(islice(self._below_median(), 3))
 
     def _below_median(self) -> Iterator[Straggler]:
         """The latest first."""

@@ -17,7 +17,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ...codec import FROM_TORCH
+from ...codec import FROM_TORCH, MAX_NDIM
 from ...errors import CorruptDataError, ErrorContext, FormatError, UnsupportedTensorError, UnsupportedVersionError
 from ...files.json_object import check_nbytes, load, seal
 from ...files.names import is_version, shown, shown_value
@@ -40,7 +40,6 @@ forty times as much of a forged one, so this bounds memory."""
 
 _SHARD = re.compile(r"__\d+_[0-9a-f]{16}\.safetensors")
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
-_MAX_NDIM = 64
 _MAX_NUMEL = 2**63
 _MAX_SPLIT_NDIM = 5
 """In so many dimensions a tensor may be split at once: meshes of devices have fewer, and corners double with each."""
@@ -238,7 +237,7 @@ def _check_strays(places: list[Any], state_dict: dict[str, Any]) -> None:
 def _are_sizes(value: object) -> bool:
     return (
         isinstance(value, list)
-        and len(value) <= _MAX_NDIM
+        and len(value) <= MAX_NDIM
         and all(type(each) is int and 0 <= each < _MAX_NUMEL for each in value)
     )
 

@@ -49,7 +49,7 @@ _FORMAT_ERRORS: dict[int, type[FormatError]] = {
 }
 _NO_BLOCK = 2**64 - 1
 _HASH_NBYTES = 16
-_VERIFY = 1
+VERIFY = 1
 _KNOWN_BASE, _REPLACE_BASE = 2, 4
 
 
@@ -383,7 +383,7 @@ def decode(
         _check_apart(source, target, "the compressed data")
         decode_at(
             frame, header, source.address, data_offset, source.nbytes, origin.address, base_offset, origin.nbytes,
-            start, stop, target.address, threads, parallel, _VERIFY if verify else 0, None, Error(),
+            start, stop, target.address, threads, parallel, VERIFY if verify else 0, None, Error(),
         )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-_NAME = re.compile(r"[A-Z0-9_]{1,16}")
+DTYPE_NAME = re.compile(r"[A-Z0-9_]{1,16}")
 
 # name: (bits per element, NumPy or ml_dtypes name, torch name)
 _DTYPES: dict[str, tuple[int, str | None, str | None]] = {
@@ -107,12 +107,12 @@ def check_dtype_name(dtype: object) -> str:
     if isinstance(dtype, str) and dtype in _DTYPES:
         return dtype
     near = _near_names(str(getattr(dtype, "__name__", dtype)))
-    if isinstance(dtype, str) and _NAME.fullmatch(dtype.upper()) and _plain(dtype) not in _aliases():
+    if isinstance(dtype, str) and DTYPE_NAME.fullmatch(dtype.upper()) and _plain(dtype) not in _aliases():
         near = [f'"{dtype.upper()}"', *near]  # a name of its own, in capitals
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     if not isinstance(dtype, str):
         raise TypeError(f"expected the name of a dtype as safetensors writes it, got {dtype!r}{hint}")
-    if not _NAME.fullmatch(dtype):
+    if not DTYPE_NAME.fullmatch(dtype):
         raise ValueError(f"expected a dtype name of 1 to 16 characters A-Z, 0-9 and _, got {dtype!r}{hint}")
     if _plain(dtype) in _aliases():
         raise ValueError(f"expected a dtype name as safetensors writes it, got {dtype!r}{hint}")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..._ground.allocation import MAP_NORESERVE
+
 if TYPE_CHECKING:
     from torch import Tensor
-
-_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def zeros(nbytes: int) -> Tensor:
@@ -26,7 +26,7 @@ def zeros_around(parts: Sequence[tuple[int, Tensor]], nbytes: int) -> Tensor:
 
     A program that reads all of it reads one large page of zeros again and again, where the system has large pages."""
     try:
-        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     except OSError as error:
         raise MemoryError(f"no memory of {nbytes:,} bytes") from error
     _advise(memory, "MADV_NOHUGEPAGE")  # a byte that is written would take one

@@ -11,6 +11,7 @@
 
 constexpr u32 kHashing = 256, kHashingWarps = kHashing / 32;
 constexpr u32 kHashingNbytes = kPiecesAtOnce * kStripe;
+static_assert(kHashingNbytes == 8192, "hashes.py asks for so much");
 
 struct Hashed {
   u64 content, nbytes;  // at a multiple of 16

@@ -19,8 +19,8 @@
 #include "encode_runs.cuh"
 
 constexpr u32 kEncoders = 256, kEncodingWarps = kEncoders / 32;
-constexpr u32 kMostEncodedWords = 1 << 17;  // a warp has a bit for each of its pairs of runs
-constexpr u32 kOneTierDescriptor = 15;      // lo, a2 to a5, n2 to n6, extended kind, tag
+constexpr u32 kMostEncodedWords = 1 << 17;
+constexpr u32 kOneTierDescriptor = 15;  // lo, a2 to a5, n2 to n6, extended kind, tag
 constexpr u32 kMostEscapes = 65535;
 constexpr u32 kSampled = 1024, kSamplesOfThread = kSampled / kEncoders;
 
@@ -35,6 +35,7 @@ constexpr u32 kCounters = 256 + 32 + 4 + kEncodingWarps;
 constexpr u32 kChoice = 256 + 32, kUnlike = kChoice + 1, kNotConstant = kChoice + 2, kFound = kChoice + 4;
 
 FOLDED u32 pairs_of_warp(u32 n) { return ((n / 256 + 1) / 2 + kEncodingWarps - 1) / kEncodingWarps; }
+static_assert(pairs_of_warp(kMostEncodedWords) == 32, "a warp has a bit for each of its pairs of runs");
 
 FOLDED u32 encode_room_nbytes(u32 list_nbytes) { return kCounters * 4 + kEncodingWarps * list_nbytes; }
 

@@ -2,9 +2,8 @@
 // 256 at least. Within 1,024 bytes, a piece, the stripes of 64 bytes only add to the accumulators: in any order, by any
 // thread. The accumulators are scrambled between pieces; that chain alone is serial.
 //
-// A long message: all threads of a block write the sums of its pieces (hash_sums, or a kernel that has the bytes in
-// registers, by hash_stripe), and one warp makes the chain of them behind a barrier (hash_of_sums). The last stripe has
-// a key of its own, so sums leave it out.
+// A long message: all threads of a block write the sums of its pieces (hash_sums), and one warp makes the chain of them
+// behind a barrier (hash_of_sums). The last stripe has a key of its own, so sums leave it out.
 #pragma once
 #include "dev.h"
 

@@ -16,6 +16,7 @@
 
 constexpr u32 kWriters = 256, kWritingWarps = kWriters / 32;
 constexpr u32 kSumsNbytes = kPiecesAtOnce * kStripe;
+static_assert(kSumsNbytes == 8192, "new_frames.py asks for so much");
 constexpr u32 kAlignment = 32;  // of blocks and frames
 constexpr u32 kNumberNbytes = 16;
 

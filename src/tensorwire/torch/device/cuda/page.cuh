@@ -22,6 +22,7 @@ constexpr u32 kMessage = kHashPad / 8;
 
 // Bytes of each warp's list of escapes. The sums of the block take their place, 64 bytes for each KiB of it.
 constexpr u32 kPageList = 1024, kPageRoom = encode_room_nbytes(kPageList);
+static_assert(kPageRoom == 9392, "page_writing.py asks for so much");
 
 // The header, by one warp: all its hashes and the frame's, from the sums of content and block. Hashes that need nothing
 // of each other are made side by side, by eight lanes each. `messages` has room for three.

@@ -14,7 +14,7 @@
 //   row_nwords   u32: words of a row; all rows together are at most the words of the frame
 //   id_nbytes, block_nwords: u32
 //   exponent_bits, rest_bits: u32, of the layout
-//   Grid (number of ids, parts, 1), kThreadsOfRows threads (any multiple of 32), no dynamic shared memory, and
+//   Grid (number of ids, parts, 1), any multiple of 32 threads, no dynamic shared memory, and
 //   kRoomOfRows bytes of fixed size.
 //
 // A CTA takes a row, or each `parts`-th piece of it: a piece lies in one block and within 16 runs. A warp decodes a run
@@ -27,7 +27,6 @@
 #include "frame.cuh"
 #include "numbers.cuh"
 
-constexpr u32 kThreadsOfRows = 256;
 constexpr u32 kRunsOfPiece = 16;
 // A tier's numbers that a piece needs begin and end within runs, so each tier may need a run more than the one before.
 constexpr u32 kRoomOfRows = (17 + 18 + 19 + 20) * 256;

@@ -24,6 +24,7 @@
 
 constexpr u32 kLeaf = 1u << 31;
 constexpr u32 kListNbytes = 256;  // of shared memory, for escapes of a warp
+static_assert(encode_room_nbytes(kListNbytes) == 3248, "new_frames.py asks for so much");
 
 template <class L>
 struct Resident {

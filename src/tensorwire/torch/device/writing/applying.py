@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...._ground.copies import not_copied
-from ....codec import address_of, decompress, frame_info
+from ....codec import LEAF_NBYTES, address_of, decompress, frame_info
 from ....errors import BaseMismatchError, FormatError, UnsupportedTensorError
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
@@ -19,7 +19,7 @@ from ..nvidia import required_driver
 from .given import check_tensor, listed
 from .kept import Kept
 from .launch_data import LaunchData
-from .operands import ALIGNMENT, LEAF_NBYTES, dtype_name
+from .operands import ALIGNMENT, dtype_name
 from .status import Status, status_of
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ....codec import byte_view, content_hash
+from ....codec import LEAF_NBYTES, byte_view, content_hash
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
 from ..nvidia import required_driver
 from .launch_data import LaunchData
-from .operands import LEAF_NBYTES, placed
+from .operands import placed
 
 _THREADS, _SHARED_NBYTES = 256, 8192  # content_hashes.cuh
 

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from ...._ground.copies import not_copied
+from ....codec import LEAF_NBYTES
 from ....codec.device_blocks import frame_to_encode, header_to_encode
 from ....errors import LimitExceededError
 from ..cuda_kernels import PackedKernel
 from ..driver import Kernel
 from .launch_data import LaunchData
-from .operands import CODINGS, LEAF_NBYTES
+from .operands import CODINGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,6 @@ from ....codec import FROM_TORCH
 
 ALIGNMENT = 16
 """Bytes: tensors, frames and slots begin at such multiples."""
-LEAF_NBYTES = 1 << 17
-"""Bytes of content that have a hash of their own, from which the content hash follows (docs/format.md)."""
 
 
 class Coding(NamedTuple):
