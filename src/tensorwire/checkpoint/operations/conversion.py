@@ -132,14 +132,14 @@ def decompress_checkpoint(
         base: the checkpoint that `src` is relative to; of several, newest first. Every tensor of it that is needed is
             hashed before it is used. It is ignored if nothing of `src` is relative.
         strict: raise CorruptDataError for an edited file, FileNotFoundError for a missing one.
-        max_nbytes: refuse a checkpoint whose tensors, with the headers and files that its manifest holds packed, have
-            more bytes than this when they are unpacked, before anything is written.
+        max_nbytes: refuse a checkpoint whose restored files, copied ones too, have more bytes than this together,
+            before anything is written.
 
     Raises:
         BaseMismatchError: `src` is relative, and `base` is missing or not the one that it needs; the error names the
             tensor, its file and the hashes. Nothing appears at `dst`.
         FormatError: `src` is damaged; nothing appears at `dst`.
-        LimitExceededError: the tensors are larger than `max_nbytes`; the error names one and what it claims.
+        LimitExceededError: the files are larger than `max_nbytes`; the error names a tensor or a file, and its size.
         ValueError: `src` is not compressed.
     """
     options = _Settings(
