@@ -170,7 +170,7 @@ def test_what_is_replaced_leaves_nothing_behind(model: Path, tmp_path: Path) -> 
     with faulty_store() as store:
         compress_checkpoint(model, "faulty://s/packed")
         (model / "extra.txt").write_text("new")
-        (model / "config.json").unlink(missing_ok=True)
+        compress_checkpoint(model, "faulty://s/packed", force=True, profile="compact")
         compress_checkpoint(model, "faulty://s/packed", force=True)
         compress_checkpoint(model, tmp_path / "expected")
         assert objects(store, "/s/packed") == contents(tmp_path / "expected")
@@ -247,8 +247,7 @@ def test_readers_refuse_a_folder_until_its_upload_has_ended(model: Path, tmp_pat
     ]  # fmt: skip
     with faulty_store() as store:
         if force:
-            compress_checkpoint(model, "faulty://s/packed")
-            change(model)
+            compress_checkpoint(model, "faulty://s/packed", profile="compact")
         store.faults["put_file"] = _fails_at(3, [], after=False)
         with pytest.raises(ConnectionResetError):
             compress_checkpoint(model, "faulty://s/packed", force=force)
