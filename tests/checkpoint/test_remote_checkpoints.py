@@ -176,6 +176,23 @@ def test_what_is_replaced_leaves_nothing_behind(model: Path, tmp_path: Path) -> 
         assert objects(store, "/s/packed") == contents(tmp_path / "expected")
 
 
+def test_what_holds_another_content_stays(model: Path) -> None:
+    """Of the same sizes: the result is whole before it is known, and waits on this machine."""
+    shard = model / "model-00001-of-00002.safetensors"
+    with faulty_store() as store:
+        compress_checkpoint(model, "faulty://s/packed")
+        compress_checkpoint(shard, "faulty://s/alone")
+        before = objects(store, "/s")
+        change(model)
+        for source, place in ((model, "packed"), (shard, "alone")):
+            with pytest.raises(FileExistsError, match="compressed and holds another content than the source"):
+                compress_checkpoint(source, f"faulty://s/{place}", force=True)
+            assert objects(store, "/s") == before
+        change(model)  # back to what it was
+        for source, place in ((model, "packed"), (shard, "alone")):
+            compress_checkpoint(source, f"faulty://s/{place}", force=True, profile="compact")
+
+
 def test_a_base_in_a_store_is_not_changed_in_place(model: Path) -> None:
     with faulty_store(), pytest.raises(ValueError, match="expected a base on this machine"):
         apply_checkpoint(model, "faulty://s/base")
