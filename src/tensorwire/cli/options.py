@@ -163,8 +163,8 @@ force_option = click.option(
     "-f",
     "--force",
     is_flag=True,
-    help="Replace DST when the result is whole. A link, a directory with files of others, or a compressed DST of another "
-    "content, which may be the only copy, is never replaced.",
+    help="Replace DST when the result is whole. A link, a directory with files of others, or a compressed DST of "
+    "another content, which may be the only copy, is never replaced.",
 )
 base_option = click.option(
     "--base",
