@@ -177,7 +177,7 @@ def test_what_is_replaced_leaves_nothing_behind(model: Path, tmp_path: Path) -> 
 
 
 def test_what_holds_another_content_stays(model: Path) -> None:
-    """Of the same sizes: the result is whole before it is known, and waits on this machine."""
+    """Its sizes are the same, so the result is whole before it is known, and waits on this machine."""
     shard = model / "model-00001-of-00002.safetensors"
     with faulty_store() as store:
         compress_checkpoint(model, "faulty://s/packed")
