@@ -11,11 +11,11 @@ import pytest
 
 from tensorwire._ground import destination, filesystem
 from tensorwire._ground.new_file import NewFile
-from tensorwire.checkpoint import compress_checkpoint, load_file, save_file
+from tensorwire.checkpoint import compress_checkpoint, inspect, load_file, save_file
 from tensorwire.cli.targets import targets
 from tensorwire.storage import staging
 from tests.support.acting import acting, raising
-from tests.support.checkpoint_models import tree_hashes, write_model
+from tests.support.checkpoint_models import tree_hashes
 from tests.support.destination_cells import snapshot
 
 if TYPE_CHECKING:
@@ -26,10 +26,9 @@ TENSORS = {"w": np.arange(100.0)}
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
+def old(model: Path, tmp_path: Path) -> Path:
     """A compressed directory that may be replaced."""
-    write_model(tmp_path / "other", num_shards=1)
-    compress_checkpoint(tmp_path / "other", tmp_path / "old")
+    compress_checkpoint(model, tmp_path / "old", profile="compact")
     return tmp_path / "old"
 
 
@@ -70,7 +69,7 @@ def test_what_comes_to_a_place_that_is_replaced_stays(model: Path, old: Path, tm
 
     def replace() -> None:
         old.rename(tmp_path / "away")
-        compress_checkpoint(tmp_path / "other", tmp_path / "new")
+        compress_checkpoint(model, tmp_path / "new", profile="enec")
         (tmp_path / "new").rename(old)
 
     action = {"added": add, "edited": edit, "replaced": replace}[change]
@@ -99,7 +98,7 @@ def test_what_comes_at_the_last_moment_stays(
     with pytest.raises(FileExistsError, match=r"notes\.txt' came here"):
         compress_checkpoint(model, old, force=True)
     assert snapshot(old) == taken[0]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "old", "other"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "old"]
 
 
 def test_what_comes_while_the_old_one_is_removed_is_kept_and_named(
@@ -114,7 +113,7 @@ def test_what_comes_while_the_old_one_is_removed_is_kept_and_named(
     report = compress_checkpoint(model, old, force=True)
     assert tree_hashes(tmp_path / "old.kept-2").keys() == {"vae/notes.txt"}
     assert [notice for notice in report.notices if str(tmp_path / "old.kept-2") in notice]
-    assert (old / "model-00002-of-00002.safetensors").is_file(), "the new one stands"
+    assert report.profile == inspect(old).tensors[0].profile == "fast", "the new one stands"
 
 
 def test_a_file_that_comes_while_one_is_saved_or_at_the_last_moment_stays(

@@ -111,7 +111,8 @@ def test_a_missing_file_is_one_problem(tmp_path: Path) -> None:
     (alone,) = verify(tmp_path / "alone.safetensors").problems
     assert "stands in no directory with a tensorwire.json" in alone.message
     write(tmp_path / "other" / MODEL, tensors(70))
-    compress_checkpoint(tmp_path / "other" / MODEL, first, force=True)  # another content: one for each tensor
+    first.unlink()
+    compress_checkpoint(tmp_path / "other" / MODEL, first)  # another content: one for each tensor
     assert [problem.tensor for problem in verify(small / "step-10").problems] == ["layer.0", "layer.1", "layer.2"]
 
 

@@ -74,9 +74,8 @@ def packed(model: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def other(model: Path) -> Path:
-    """Another model, compressed."""
-    write_model(model.parent / "one shard", num_shards=1)
-    compress_checkpoint(model.parent / "one shard", model.parent / "other")
+    """The same model, compressed otherwise."""
+    compress_checkpoint(model, model.parent / "other", profile="compact")
     return model.parent / "other"
 
 
@@ -213,7 +212,7 @@ def test_killed_with_a_single_file(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_while_a_single_file_is_replaced(model: Path, tmp_path: Path, when: str) -> None:
     source, dst = model / "model-00001-of-00002.safetensors", tmp_path / "x"
-    compress_checkpoint(model / "model-00002-of-00002.safetensors", dst)
+    compress_checkpoint(source, dst, profile="compact")
     compress_checkpoint(source, tmp_path / "expected")
     old, new = dst.read_bytes(), (tmp_path / "expected").read_bytes()
     run_killed("compress", source, dst, (when, destination, "exchange", 1), force=True)

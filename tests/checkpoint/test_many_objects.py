@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import threading
@@ -97,6 +98,8 @@ def test_readers_meet_the_index_before_the_manifest_and_the_mark_all_the_while(m
 def test_what_old_readers_go_by_goes_first_and_what_is_left_over_goes_last(many: Path) -> None:
     with counted_store() as store:
         compress_checkpoint(many, PLACE)
+        mark = {"token": "of another upload, which has not ended", "paths": sorted(objects(store))}
+        store.objects[f"{ROOT}/{UPLOAD_NAME}"] = json.dumps(mark).encode()
         (many / "0000.txt").unlink()
         store.asked.clear()
         compress_checkpoint(many, PLACE, force=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING, Any
+import shutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorwire
 from tensorwire import (
+    CorruptDataError,
     LimitExceededError,
     apply_checkpoint,
     compress_checkpoint,
@@ -22,9 +25,6 @@ from tensorwire.files import loader
 from tensorwire.files.original_record import pack
 from tests.support.checkpoint_models import container, edit_manifest, tree_hashes, weights, write_model
 from tests.support.command_line import forked
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CLAIMED = 1 << 24
 LARGE = np.zeros(CLAIMED, np.uint8)
@@ -83,7 +83,7 @@ def test_tensors_that_fit_alone_count_together(tmp_path: Path) -> None:
         save_file({f"{number}.a": SMALL, f"{number}.b": SMALL}, tmp_path / f"{number}.safetensors")
     total = 4 * SMALL.nbytes
     assert len(tensorwire.load_file(tmp_path, max_nbytes=total)) == 4
-    text = rf"at most {total - 1} bytes together, got {total} with this one of {SMALL.nbytes} \(file '.*1.safetensors'"
+    text = rf"at most {total - 1} bytes together, got {total} with {SMALL.nbytes} of this tensor \(file '.*1\.safe"
     with pytest.raises(LimitExceededError, match=text):
         tensorwire.load_file(tmp_path, max_nbytes=total - 1)
 
@@ -145,6 +145,54 @@ def test_files_that_a_manifest_holds(tmp_path: Path) -> None:
     decompress_checkpoint(tmp_path / "packed", tmp_path / "out", max_nbytes=room + (1 << 24))
 
 
+@pytest.mark.parametrize("kind", ["safetensors", "torch"])
+def test_what_a_file_has_beside_its_tensors(tmp_path: Path, kind: str) -> None:
+    """A record packs it a thousand to one, and so does a manifest, whatever size that claims for the file."""
+    original = tmp_path / "model" / "model"
+    original.parent.mkdir()
+    if kind == "safetensors":
+        original = original.with_suffix(".safetensors")
+        original.write_bytes(container([("w", "BF16", (9000,), weights(9000, 1))], {"text": "x" * (1 << 20)}))
+    else:
+        torch = pytest.importorskip("torch")
+        torch.save({"w": torch.zeros(9000), "text": "x" * (1 << 20)}, original)
+    compress_checkpoint(original, tmp_path / "single")
+    compress_checkpoint(original.parent, tmp_path / "packed")
+    room, before = original.stat().st_size, {*tmp_path.iterdir()}
+    for path in (tmp_path / "single", tmp_path / "packed"):
+        with pytest.raises(LimitExceededError, match=r"at most 50000 bytes, got one of 10.* "):
+            decompress_checkpoint(path, tmp_path / "out", max_nbytes=50_000)
+        with pytest.raises(LimitExceededError, match=rf"together, got {room} with .* of this file"):
+            decompress_checkpoint(path, tmp_path / "out", max_nbytes=room - 1)
+        assert {*tmp_path.iterdir()} == before
+        decompress_checkpoint(path, tmp_path / "out", max_nbytes=room)
+        (shutil.rmtree if path.is_dir() else Path.unlink)(tmp_path / "out")
+
+    def shrink(body: dict[str, Any]) -> None:
+        body["files"][0]["nbytes"] = 40_000
+
+    edit_manifest(tmp_path / "packed", shrink)
+    with pytest.raises(CorruptDataError, match=f"an original of 40000 bytes, got {room}"):
+        decompress_checkpoint(tmp_path / "packed", tmp_path / "out", max_nbytes=50_000)
+    assert {*tmp_path.iterdir()} == before
+
+
+def test_copied_files_as_large_as_they_are_now(tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    compress_checkpoint(tmp_path / "model", tmp_path / "packed")
+    room = sum(path.stat().st_size for path in (tmp_path / "model").rglob("*") if path.is_file())
+    copied = tmp_path / "packed" / "tokenizer.json"
+    with copied.open("r+b") as file:
+        file.truncate(1 << 26)  # which takes nothing of the disk
+    with pytest.raises(LimitExceededError, match=rf"got one of {1 << 26} \(file '.*tokenizer\.json'"):
+        decompress_checkpoint(tmp_path / "packed", tmp_path / "out", max_nbytes=room)
+    copied.unlink()
+    room -= (tmp_path / "model" / "tokenizer.json").stat().st_size
+    with pytest.raises(LimitExceededError, match="together"):
+        decompress_checkpoint(tmp_path / "packed", tmp_path / "out", max_nbytes=room - 1)
+    decompress_checkpoint(tmp_path / "packed", tmp_path / "out", max_nbytes=room)
+
+
 def test_apply_changes_nothing(tmp_path: Path) -> None:
     old, new, delta = (tmp_path / f"{name}.safetensors" for name in ("old", "new", "delta"))
     first = ("w", "BF16", (9000,), weights(9000, 1))
@@ -155,7 +203,10 @@ def test_apply_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(LimitExceededError, match=ONE):
         apply_checkpoint(delta, old, max_nbytes=1_000_000)
     assert tree_hashes(tmp_path) == before
-    apply_checkpoint(delta, old, max_nbytes=CLAIMED + 18_000)
+    room = new.stat().st_size
+    with pytest.raises(LimitExceededError, match=r"together, got .* of this file"):
+        apply_checkpoint(delta, old, max_nbytes=room - 1)
+    apply_checkpoint(delta, old, max_nbytes=room)
     assert old.read_bytes() == new.read_bytes()
 
 

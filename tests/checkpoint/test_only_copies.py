@@ -14,11 +14,14 @@ from tensorwire.checkpoint import (
     apply_checkpoint,
     compress_checkpoint,
     decompress_checkpoint,
+    replace_checkpoint,
     save_file,
     transcode_checkpoint,
 )
 from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.cli import main
+from tensorwire.storage.local import InputFile
+from tests.support.acting import raising
 from tests.support.checkpoint_models import SHARD, container, layer, tree_hashes, write_model
 from tests.support.deltas import next_layer
 from tests.support.destination_cells import snapshot
@@ -94,6 +97,119 @@ def test_a_compressed_directory_of_another_model(packed: Path, tmp_path: Path) -
     assert snapshot(tmp_path) == before
     transcode_checkpoint(packed, tmp_path / "small", profile="compact")
     transcode_checkpoint(packed, tmp_path / "small", profile="enec", force=True)
+
+
+@pytest.fixture
+def in_place(tmp_path: Path) -> Path:
+    """A model that was compressed in place: there is no other copy."""
+    write_model(tmp_path / "only")
+    replace_checkpoint(tmp_path / "only")
+    return tmp_path / "only"
+
+
+def test_a_pattern_that_an_original_and_a_compressed_shard_match(
+    shards: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = shards[0].with_name("0.safetensors")
+    original.write_bytes(container(layer(0, 0)))
+    shards[0].unlink()
+    content = shards[1].read_bytes()
+    assert main(["compress", str(original), str(shards[1]), "--force"]) == 2
+    assert f"{str(shards[1])!r}: {OTHER}" in capsys.readouterr().err
+    assert shards[1].read_bytes() == content
+
+
+def test_a_model_compressed_in_place_is_replaced_by_no_other(model: Path, in_place: Path, tmp_path: Path) -> None:
+    """Where sizes tell, before the work; else when the result is whole, which waits for the way to be clear."""
+    before = snapshot(in_place)
+    write_model(tmp_path / "one shard", num_shards=1)
+    with pytest.raises(FileExistsError, match=rf"{OTHER}, such as 'model-00001-of-00002\.safetensors'"):
+        compress_checkpoint(tmp_path / "one shard", in_place, force=True, progress=raising(AssertionError))
+    shutil.copytree(model, tmp_path / "next")
+    data = bytearray((model / SHARD).read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "next" / SHARD).write_bytes(data)
+    with pytest.raises(FileExistsError, match=rf"{OTHER}, such as '{SHARD}'"):
+        compress_checkpoint(tmp_path / "next", in_place, force=True)
+    assert snapshot(in_place) == before
+    in_place.rename(tmp_path / "moved")
+    report = compress_checkpoint(tmp_path / "next", in_place)
+    assert all(file.resumed for file in report.files if file.kind == "safetensors"), "the work is not lost"
+
+
+@pytest.mark.parametrize("change", ["edited", "gone"])
+def test_files_beside_the_tensors_are_only_copies_too(model: Path, in_place: Path, tmp_path: Path, change: str) -> None:
+    shutil.copytree(model, tmp_path / "next")
+    for name in ("config.json", "tokenizer.json"):
+        file = tmp_path / "next" / name
+        content = file.read_bytes()
+        file.write_bytes(content[:-1] + b" ") if change == "edited" else file.unlink()
+        before = snapshot(in_place)
+        with pytest.raises(FileExistsError, match=rf"{OTHER}, such as '{name}'"):
+            compress_checkpoint(tmp_path / "next", in_place, force=True)
+        assert snapshot(in_place) == before
+        file.write_bytes(content)
+    (tmp_path / "next" / "more.txt").write_text("of a result that restores more")
+    compress_checkpoint(tmp_path / "next", in_place, force=True)
+    compress_checkpoint(tmp_path / "next", tmp_path / "expected")
+    assert tree_hashes(in_place) == tree_hashes(tmp_path / "expected")
+
+
+def test_a_shard_of_another_model_in_a_compressed_directory(model: Path, in_place: Path, tmp_path: Path) -> None:
+    """Its manifest does not tell."""
+    (tmp_path / "plain").write_bytes(container(layer(5, 5)))
+    (in_place / SHARD).unlink()
+    compress_checkpoint(tmp_path / "plain", in_place / SHARD)
+    before = snapshot(in_place)
+    with pytest.raises(FileExistsError, match=OTHER):
+        compress_checkpoint(model, in_place, force=True)
+    assert snapshot(in_place) == before
+
+
+def test_a_base_that_a_delta_needs(tmp_path: Path) -> None:
+    old, new, base, delta = (tmp_path / name for name in ("old", "new", "base", "delta"))
+    old.write_bytes(container(layer(0, 1)))
+    new.write_bytes(container(next_layer(0, 1)))
+    compress_checkpoint(old, base)
+    compress_checkpoint(new, delta, base=base)
+    with pytest.raises(FileExistsError, match=OTHER):
+        compress_checkpoint(new, base, force=True)
+    compress_checkpoint(old, base, profile="compact", force=True)
+    decompress_checkpoint(delta, tmp_path / "back", base=base)
+    assert (tmp_path / "back").read_bytes() == new.read_bytes()
+
+
+def test_a_compressed_file_without_a_record(tmp_path: Path) -> None:
+    """One of `save_file` has no original: its tensors and its metadata are what it holds."""
+    save_file({"w": np.arange(70_000, dtype=np.float32)}, tmp_path / "only")
+    decompress_checkpoint(tmp_path / "only", tmp_path / "same")
+    for first, metadata in ((0, {"step": "2"}), (1, None)):
+        other = {"w": np.arange(first, 70_000 + first, dtype=np.float32)}
+        save_file(other, tmp_path / "packed", metadata=metadata)
+        decompress_checkpoint(tmp_path / "packed", tmp_path / "other", force=True)
+        before = (tmp_path / "only").read_bytes()
+        with pytest.raises(FileExistsError, match=OTHER):
+            compress_checkpoint(tmp_path / "other", tmp_path / "only", force=True)
+        assert (tmp_path / "only").read_bytes() == before
+    compress_checkpoint(tmp_path / "same", tmp_path / "only", force=True)
+
+
+def test_the_same_content_is_read_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, read = InputFile.read_into, 0
+
+    def counted(self: InputFile, offset: int, out: memoryview) -> None:
+        nonlocal read
+        read += len(out)
+        own(self, offset, out)
+
+    monkeypatch.setattr(InputFile, "read_into", counted)
+    counts = []
+    for force in (False, True):
+        read = 0
+        compress_checkpoint(model, tmp_path / "packed", force=force)
+        counts.append(read)
+    nbytes = sum(path.stat().st_size for path in model.rglob("*.safetensors"))
+    assert counts[1] - counts[0] < nbytes / 2
 
 
 def test_a_directory_with_compressed_files_of_the_same_names(model: Path, packed: Path, tmp_path: Path) -> None:

@@ -170,10 +170,27 @@ def test_what_is_replaced_leaves_nothing_behind(model: Path, tmp_path: Path) -> 
     with faulty_store() as store:
         compress_checkpoint(model, "faulty://s/packed")
         (model / "extra.txt").write_text("new")
-        (model / "config.json").unlink(missing_ok=True)
+        compress_checkpoint(model, "faulty://s/packed", force=True, profile="compact")
         compress_checkpoint(model, "faulty://s/packed", force=True)
         compress_checkpoint(model, tmp_path / "expected")
         assert objects(store, "/s/packed") == contents(tmp_path / "expected")
+
+
+def test_what_holds_another_content_stays(model: Path) -> None:
+    """Its sizes are the same, so the result is whole before it is known, and waits on this machine."""
+    shard = model / "model-00001-of-00002.safetensors"
+    with faulty_store() as store:
+        compress_checkpoint(model, "faulty://s/packed")
+        compress_checkpoint(shard, "faulty://s/alone")
+        before = objects(store, "/s")
+        change(model)
+        for source, place in ((model, "packed"), (shard, "alone")):
+            with pytest.raises(FileExistsError, match="compressed and holds another content than the source"):
+                compress_checkpoint(source, f"faulty://s/{place}", force=True)
+            assert objects(store, "/s") == before
+        change(model)  # back to what it was
+        for source, place in ((model, "packed"), (shard, "alone")):
+            compress_checkpoint(source, f"faulty://s/{place}", force=True, profile="compact")
 
 
 def test_a_base_in_a_store_is_not_changed_in_place(model: Path) -> None:
@@ -247,8 +264,7 @@ def test_readers_refuse_a_folder_until_its_upload_has_ended(model: Path, tmp_pat
     ]  # fmt: skip
     with faulty_store() as store:
         if force:
-            compress_checkpoint(model, "faulty://s/packed")
-            change(model)
+            compress_checkpoint(model, "faulty://s/packed", profile="compact")
         store.faults["put_file"] = _fails_at(3, [], after=False)
         with pytest.raises(ConnectionResetError):
             compress_checkpoint(model, "faulty://s/packed", force=force)

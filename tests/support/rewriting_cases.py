@@ -61,7 +61,7 @@ def write_kit(kit: Path) -> None:
     (kit / "a").write_bytes(container(layer(0, 0, SMALL)))
     (kit / "b").write_bytes(container(next_layer(0, 0, SMALL)))
     compress_checkpoint(kit / "model", kit / "packed")
-    compress_checkpoint(kit / "new", kit / "other")
+    compress_checkpoint(kit / "model", kit / "other", profile="compact")
     compress_checkpoint(kit / "new", kit / "delta", base=kit / "model")
     compress_checkpoint(kit / "a", kit / "small")
     compress_checkpoint(kit / "b", kit / "d", base=kit / "a")

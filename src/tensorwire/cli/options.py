@@ -155,15 +155,16 @@ max_nbytes_option = click.option(
     "--max-nbytes",
     type=SIZE,
     metavar="SIZE",
-    help="Write nothing if the tensors have more uncompressed bytes than SIZE, such as 24GB: a small file may claim "
-    "large ones. By default there is no limit.",
+    help="Write nothing if the result would have more bytes than SIZE, such as 24GB: a small file may claim large "
+    "tensors. By default there is no limit.",
 )
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print errors only: neither progress nor result.")
 force_option = click.option(
     "-f",
     "--force",
     is_flag=True,
-    help="Replace DST when the result is whole. A link, or a directory with files of others, is never replaced.",
+    help="Replace DST when the result is whole. A link, a directory with files of others, or a compressed DST of "
+    "another content, which may be the only copy, is never replaced.",
 )
 base_option = click.option(
     "--base",

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from .reader import StoredFile, StoredTensor
 
     Claim = tuple[object, str | None, int]
-    """A file, a tensor of it (None: the file itself), and how many bytes of content that is said to have."""
+    """A file, a tensor of it (None: what the file has beside tensors), and how many bytes of content that is said to
+    have."""
 
 TASK_NBYTES = 4 << 20
 """About what a thread decodes at a time: whole blocks, small enough for its cache, enough to make calls cheap."""
@@ -43,8 +44,8 @@ def check_verify(verify: object) -> None:
 
 
 def check_room(claims: Iterable[Claim], max_nbytes: int | None) -> None:
-    """Look at what tensors, and files that a manifest holds, claim before memory or a disk gives room for it: a frame
-    of a few kilobytes may claim gigabytes.
+    """Look at what tensors, and what else is to be written, claim before memory or a disk gives room for it: a frame of
+    a few kilobytes may claim gigabytes.
 
     Raises:
         LimitExceededError: all of them together are larger than `max_nbytes`.
@@ -57,9 +58,10 @@ def check_room(claims: Iterable[Claim], max_nbytes: int | None) -> None:
     for file, tensor, nbytes in claims:
         total += nbytes
         if total > max_nbytes:
-            text = f"a {'file' if tensor is None else 'tensor'} of at most {max_nbytes} bytes, got one of {nbytes}"
+            what = "file" if tensor is None else "tensor"
+            text = f"a {what} of at most {max_nbytes} bytes, got one of {nbytes}"
             if nbytes <= max_nbytes:
-                text = f"tensors of at most {max_nbytes} bytes together, got {total} with this one of {nbytes}"
+                text = f"at most {max_nbytes} bytes together, got {total} with {nbytes} of this {what}"
             raise LimitExceededError(
                 f"expected {text}",
                 file=file,

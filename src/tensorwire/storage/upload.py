@@ -84,6 +84,7 @@ class Upload:
         self._is_directory, self._last, self._gone_first = is_directory, last, gone_first
         self._old: set[str] = set()
         self._may_have: set[str] = set()
+        self._is_replacing = False
         self._is_claimed = False
 
     def check(self, work: Staging) -> None:
@@ -108,7 +109,7 @@ class Upload:
         if UPLOAD_NAME in self._old:
             owned: Collection[str] = {UPLOAD_NAME, *self._marked()["paths"]}
         else:
-            owned = self._owned(self.target)
+            owned, self._is_replacing = self._owned(self.target), True
         if self._is_directory and (others := sorted(self._old - set(owned))):
             raise self._refusal(f"holds an object that the result does not replace: {others[0]!r}")
         if not self._force:
@@ -148,7 +149,8 @@ class Upload:
 
         Raises:
             OSError: the store refuses, or has other bytes than were sent.
-            FileExistsError: another process has begun an upload to there, or put an object there meanwhile.
+            FileExistsError: another process has begun an upload to there, or put an object there meanwhile; or what
+                stands there must stay.
         """
         self._is_claimed = False
         is_folder = self._is_directory
@@ -157,6 +159,8 @@ class Upload:
         meter = Meter(progress, sum((work.result / path).stat().st_size for path in paths))
         there: dict[str, list[int]] = {}
         if not _begun(work):
+            if self._is_replacing:
+                self._owned(self.target.again())  # which knows more, now that the result is whole
             self._begin(work)
         elif is_folder:
             there = self._listed()

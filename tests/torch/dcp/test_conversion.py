@@ -110,7 +110,39 @@ def test_a_limit_comes_before_anything_is_written(tmp_path: Path, writer: str) -
     with pytest.raises(LimitExceededError, match=r"at most 1199999 bytes, got one of 1200000 .*tensor 'model.w'"):
         convert_checkpoint(tmp_path / "c", tmp_path / "model", max_nbytes=1_199_999)
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
-    convert_checkpoint(tmp_path / "c", tmp_path / "model", max_nbytes=1_200_000)
+    convert_checkpoint(tmp_path / "c", tmp_path / "unlimited")
+    room = (tmp_path / "unlimited/model.safetensors").stat().st_size
+    with pytest.raises(LimitExceededError, match=r"together, got .* of this file \(file 'model.safetensors'"):
+        convert_checkpoint(tmp_path / "c", tmp_path / "model", max_nbytes=room - 1)
+    convert_checkpoint(tmp_path / "c", tmp_path / "model", max_nbytes=room)
+
+
+def test_an_index_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed_conversion, "_MAX_SHARD_NBYTES", 1)
+    saved(tmp_path / "c", "ours", state(1))
+    convert_checkpoint(tmp_path / "c", tmp_path / "unlimited", key="model")
+    room = sum(path.stat().st_size for path in (tmp_path / "unlimited").iterdir())
+    with pytest.raises(LimitExceededError, match=r"file 'model\.safetensors\.index\.json'"):
+        convert_checkpoint(tmp_path / "c", tmp_path / "model", key="model", max_nbytes=room - 1)
+    convert_checkpoint(tmp_path / "c", tmp_path / "model", key="model", max_nbytes=room)
+
+
+class Zeros:
+    """A value of which torch's weights_only loader makes far more than it takes."""
+
+    def __reduce__(self) -> Any:
+        return bytearray, (1 << 24,)
+
+
+@each_writer
+def test_what_is_no_tensor_counts_too(tmp_path: Path, writer: str) -> None:
+    saved(tmp_path / "c", writer, {"w": torch.zeros(5), "text": "x" * 200_000})
+    saved(tmp_path / "small", writer, {"w": torch.zeros(5), "zeros": Zeros()})
+    for name, message in (("c", "got one of 20.*tensor 'text'"), ("small", "got one of .*file 'model.pt'")):
+        with pytest.raises(LimitExceededError, match=f"at most 100000 bytes, {message}"):
+            convert_checkpoint(tmp_path / name, tmp_path / "model.pt", to="torch", max_nbytes=100_000)
+        assert {path.name for path in tmp_path.iterdir()} == {"c", "small"}
+    convert_checkpoint(tmp_path / "c", tmp_path / "model.pt", to="torch", max_nbytes=300_000)
 
 
 @each_writer

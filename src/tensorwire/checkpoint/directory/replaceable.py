@@ -1,15 +1,16 @@
-"""What a result may replace: what tensorwire wrote, never an original; nor a compressed file that has another content
-than the compressed file that the result is made of."""
+"""What a result may replace: what tensorwire wrote, never an original; nor what is compressed and restores another
+original than the result: it may be the only copy."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import FormatError, UnsupportedVersionError
+from ...files.names import shown
 from ...files.reader import StoredFile
 from ...storage.staging import left_over
 from .manifest import OF_TENSORS, read_manifest
@@ -17,50 +18,56 @@ from .paths import MANIFEST_NAME, MODEL_SUFFIXES, is_safetensors
 
 if TYPE_CHECKING:
     from ...storage.locations import Location
-    from .manifest import Manifest
-    from .sources import Sources
+    from .manifest import Manifest, ManifestFile
+    from .sources import SourceFile, Sources
 
 _ADVICE = "move it, or name another destination"
-_OTHER = "is compressed and holds another content than the source, so it is never replaced by it"
 
 
-def made_by_us(path: Location) -> frozenset[str]:
-    """What may go with the directory `path`: all that its manifest lists, and what killed runs have left; of a file
-    nothing.
+def made_of(sources: Sources, whole: Sequence[Location], path: Location) -> frozenset[str]:
+    """What may go with `path` when `sources` are compressed there: of a directory all that its manifest lists, and what
+    killed runs have left; of a file nothing. What is compressed restores no other original than the result does.
+
+    Args:
+        whole: compressed, and with the content of the result: that itself as soon as it is whole. Until then less is
+            known of a directory: sizes, or what the manifest of `sources` says of files of tensors.
 
     Raises:
-        FileExistsError: it is not a compressed checkpoint, or not only one, or a file that may be an original.
+        FileExistsError: it holds another content, may be an original, or is not a compressed checkpoint alone.
     """
     if not path.is_dir():
         _check_file(path)
+        for holder in whole:
+            check_same(path, holder)
         return frozenset()
     manifest = _manifest_of(path)
+    restored = {file.path: file for holder in whole for file in _manifest_of(holder).files}
+    given = {file.path: file for file in sources.files}
     for file in manifest.files:
+        if not (_is_restored(file, restored) if whole else _may_be_restored(file, given)):
+            raise _other(path, f", such as {shown(file.path)}")
         place = path.joinpath(*file.path.split("/"))
         if not place.is_file() or place.is_symlink():
             continue
         if file.kind in OF_TENSORS or is_safetensors(file.path):  # even if a manifest says otherwise
             _check_file(place)
+            for holder in whole:
+                check_same(place, holder.joinpath(*file.path.split("/")))
         elif _is_model(place) and place.stat().st_size not in (0, file.nbytes):
             raise _refusal(place, f"is not the model that {MANIFEST_NAME} lists, so it is never replaced")
     return frozenset({MANIFEST_NAME, *(file.path for file in manifest.files), *manifest.directories, *_left_over(path)})
 
 
-def made_of(sources: Sources, path: Location) -> frozenset[str]:
-    """`made_by_us` for a result that is made of compressed files: what gives way to it holds the same content.
+def _is_restored(old: ManifestFile, restored: Mapping[str, ManifestFile]) -> bool:
+    return old.path in restored and restored[old.path].sha256 == old.sha256
 
-    Raises:
-        FileExistsError: it holds another content, or may be an original.
-    """
-    owned = made_by_us(path)
-    if not path.is_dir():
-        check_same(path, sources.files[0].location)
-    elif sources.manifest is not None:
-        known = {file.path: file.sha256 for file in sources.manifest.files}
-        for file in _manifest_of(path).files:
-            if file.kind in OF_TENSORS and known.get(file.path) != file.sha256:
-                raise _refusal(path.joinpath(*file.path.split("/")), _OTHER)
-    return owned
+
+def _may_be_restored(old: ManifestFile, given: Mapping[str, SourceFile]) -> bool:
+    """The same as far as it is known before the work."""
+    source = given.get(old.path)
+    if source is None or source.known is None:
+        return source is not None and source.nbytes == old.nbytes
+    return source.kind not in OF_TENSORS or source.known.sha256 == old.sha256  # others may have been edited since
 
 
 def restored_from(sources: Sources, written: Collection[str], path: Location) -> frozenset[str]:
@@ -98,19 +105,19 @@ def check_same(path: Location, source: Location | None) -> None:
         try:
             stored = stack.enter_context(StoredFile(path))
         except UnsupportedVersionError:
-            raise _refusal(path, _OTHER) from None
+            raise _other(path) from None
         except FormatError:  # nothing of ours
             return
         if stored.compressed and (source is None or not _is_same(stored, stack.enter_context(StoredFile(source)))):
-            raise _refusal(path, _OTHER)
+            raise _other(path)
 
 
-def _is_same(a: StoredFile, b: StoredFile) -> bool:
-    """Whether two compressed files restore one original."""
-    records = a.record(), b.record()
-    if None not in records:
-        return records[0] == records[1]
-    return records == (None, None) and a.metadata == b.metadata and _tensors(a) == _tensors(b)
+def _is_same(old: StoredFile, new: StoredFile) -> bool:
+    """Whether a compressed file restores the original that another one does, or has its tensors if that has none."""
+    record = old.record()
+    if record is not None:
+        return record == new.record()
+    return old.metadata == new.metadata and _tensors(old) == _tensors(new)
 
 
 def _tensors(stored: StoredFile) -> dict[str, object]:
@@ -151,6 +158,11 @@ def _check_file(path: Location) -> None:
 
 def _is_model(path: Location) -> bool:
     return path.name.lower().endswith(MODEL_SUFFIXES)
+
+
+def _other(path: Location, example: str = "") -> FileExistsError:
+    text = f"is compressed and holds another content than the source{example}, so it is never replaced by it"
+    return _refusal(path, text)
 
 
 def _refusal(path: Location, text: str) -> FileExistsError:

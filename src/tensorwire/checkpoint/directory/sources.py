@@ -17,6 +17,7 @@ from ...files.json_object import check_nbytes
 from ...files.loader import check_room, claim
 from ...files.names import MAX_JSON_NBYTES, shown
 from ...files.original_record import SAFETENSORS, TORCH, Record, pack
+from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile, may_be_compressed
 from ...files.torch_file import TorchFile, open_stored, torch_view
 from ...files.transfer import sha256_of
@@ -144,8 +145,12 @@ class Sources(NamedTuple):
         return sum(file.nbytes for file in self.files)
 
     def check_room(self, max_nbytes: int | None) -> None:
-        """Raise LimitExceededError if the tensors of compressed files are larger than this, by their frames, with the
-        headers and files that the manifest holds packed."""
+        """Raise LimitExceededError if what is restored of a compressed checkpoint is larger than this: tensors by their
+        frames, what stands beside them by its record, and every other file.
+
+        Raises:
+            FormatError: a file is damaged, as far as its header and its record tell.
+        """
         check_room(self._claims(), max_nbytes)
 
     def _claims(self) -> Iterator[Claim]:
@@ -153,11 +158,14 @@ class Sources(NamedTuple):
             if file.kind in OF_TENSORS:
                 with open_stored(file.location) as stored, ErrorContext(file=file.location):
                     claims = [claim(stored, tensor) for tensor in stored.tensors.values()]
+                    original = OriginalReader(stored, file.record(stored), None)
+                    check_size(file, original.nbytes)
                 yield from claims
-                if file.known is not None:  # what it has beside its tensors
-                    yield file.location, None, max(0, file.nbytes - sum(nbytes for _, _, nbytes in claims))
+                yield file.location, None, max(0, original.nbytes - sum(nbytes for _, _, nbytes in claims))
             elif file.kind == REPLACED:
                 yield file.location, None, file.nbytes
+            elif file.location.exists():  # a copied file may have grown since
+                yield file.location, None, file.location.stat().st_size
 
     def only(self, paths: Sequence[str]) -> Sources:
         """The same with these files of tensors alone.

@@ -84,7 +84,7 @@ def apply_checkpoint(
         BlockingIOError: another process changes `base`.
         FormatError: `src` is damaged. Nothing is written, unless its checksums are right and those of the originals
             wrong: then each file of `base` is the old or the new one.
-        LimitExceededError: the tensors of `src` are larger than `max_nbytes`; nothing is written.
+        LimitExceededError: the files of `src` are larger than `max_nbytes`; nothing is written.
         ValueError: `src` is not relative, or lists files of the history of a clone (``.git``); `base` is compressed, or
             its tensors are in other files than the new ones.
         OSError: reading or writing fails, or a file of `base` changes meanwhile. Each file is the old or the new one.

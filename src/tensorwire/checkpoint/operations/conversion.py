@@ -22,7 +22,7 @@ from ...storage.upload import Upload
 from ..bases import check_another, check_apart, check_apart_from, enter, fingerprint, name_of
 from ..directory.manifest import OF_TENSORS
 from ..directory.paths import MANIFEST_NAME, is_config, is_index
-from ..directory.replaceable import made_by_us, made_of, restored_from
+from ..directory.replaceable import made_of, restored_from
 from ..directory.sources import check_compressed, check_original, compressed, originals
 from ..results import CheckpointReport, FileReport
 from .converter import Converter, Task
@@ -85,12 +85,13 @@ def compress_checkpoint(
             without `files` adopts what is finished, makes the rest, and gives the bytes that it gives alone
             (docs/many-machines.md).
         threads: that code; by default all usable cores. Reading, hashing and writing have threads of their own.
-        force: replace an existing `dst`, once the new one is whole.
+        force: replace an existing `dst`, once the new one is whole. What is compressed gives way to the same content
+            alone.
         progress: called from this thread with the uncompressed bytes done and to be done in all files, and the relative
             path of the file at work: see `Progress`. What is finished when it raises is kept for the next run.
 
     Raises:
-        FileExistsError: `dst` exists and `force` is False.
+        FileExistsError: `dst` exists and `force` is False, or it must stay (docs/cli.md, "What may be replaced").
         BlockingIOError: another process is writing the same `dst`, or the same one of `files`.
         FormatError: a .safetensors file of `src` is not valid (the subclass says how), or there are so many files or
             tensors that no manifest holds them (LimitExceededError).
@@ -132,14 +133,14 @@ def decompress_checkpoint(
         base: the checkpoint that `src` is relative to; of several, newest first. Every tensor of it that is needed is
             hashed before it is used. It is ignored if nothing of `src` is relative.
         strict: raise CorruptDataError for an edited file, FileNotFoundError for a missing one.
-        max_nbytes: refuse a checkpoint whose tensors, with the headers and files that its manifest holds packed, have
-            more bytes than this when they are unpacked, before anything is written.
+        max_nbytes: refuse a checkpoint whose restored files, copied ones too, have more bytes than this together,
+            before anything is written.
 
     Raises:
         BaseMismatchError: `src` is relative, and `base` is missing or not the one that it needs; the error names the
             tensor, its file and the hashes. Nothing appears at `dst`.
         FormatError: `src` is damaged; nothing appears at `dst`.
-        LimitExceededError: the tensors are larger than `max_nbytes`; the error names one and what it claims.
+        LimitExceededError: the files are larger than `max_nbytes`; the error names a tensor or a file, and its size.
         ValueError: `src` is not compressed.
     """
     options = _Settings(
@@ -229,7 +230,11 @@ def _convert(
                 check_another(source, opened)
             check_apart(target, opened)
         written = {*(file.path for file in sources.files), *sources.directories}
-        owned = _owned(action, sources, written)
+        # Compressed, with the content of the result: what a file is transcoded from, and the result when it is whole.
+        whole: list[Location] = [source] if action == "transcode" and not is_directory else []
+        owned = partial(made_of, everything, whole)
+        if action == "decompress":
+            owned = partial(restored_from, sources, written)
         result = stack.enter_context(closing(_result(source, target, force=options.force, owned=owned)))
         destination = Destination(
             result.place,
@@ -270,8 +275,10 @@ def _convert(
                     nbytes_out = conversion.write_manifest(sources) if profile is not None else 0
                     outcome.files.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
             paths = {*conversion.written, *sources.directories}
-            # `owned` reads this set again before the old result goes: a path that was left out must not go with it.
+            # `owned` reads both again before the old result goes: a path that was left out must not go with it.
             written.intersection_update(paths)
+            if profile is not None:
+                whole.append(work.result)
             result.put(work, paths, progress)
         except BaseException:
             result.give_up(work)
@@ -299,13 +306,6 @@ def _result(source: Location, target: Location, *, force: bool, owned: Callable[
 
 def _is_manifest(path: str) -> bool:
     return path == MANIFEST_NAME
-
-
-def _owned(action: Action, sources: Sources, written: Collection[str]) -> Callable[[Location], Collection[str]]:
-    """What gives way to the result, as `Destination` asks for it."""
-    if action == "compress":
-        return made_by_us
-    return partial(made_of, sources) if action == "transcode" else partial(restored_from, sources, written)
 
 
 def _check_chain(source: Location, options: _Settings, *, is_directory: bool) -> None:

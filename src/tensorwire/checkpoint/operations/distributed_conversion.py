@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,8 @@ from .state_dict_file import Item, write_state_dict
 if TYPE_CHECKING:
     import os
 
+    from ...files.header import Header
+    from ...files.loader import Claim
     from ...storage.access import Access
     from ...storage.locations import Location
     from ...storage.progress import Progress
@@ -77,7 +79,8 @@ def convert_checkpoint(
         key: of the state dict: what stands below it is written alone, under names without it, such as "model" or
             "app.model". By default all is written under its flat names, in which a dot joins the keys.
         base: what a relative checkpoint is relative to, as for `TensorwireReader`.
-        max_nbytes: refuse tensors that together have more bytes than this, before anything is read of them or written.
+        max_nbytes: refuse a checkpoint of which more bytes than this would be written, before any tensor is read. What
+            is no tensor counts with what it takes in the checkpoint, and is also looked at while it is written.
         threads: that decode; by default all usable cores.
         force: replace an existing `dst`, once the new one is whole.
         progress: called from this thread with the bytes of tensors done and to be done, and the file at work.
@@ -87,7 +90,7 @@ def convert_checkpoint(
         BlockingIOError: another process is writing the same `dst`.
         FileNotFoundError, NotADirectoryError: `src` is no distributed checkpoint, or a file of it is missing.
         FormatError: `src` is damaged.
-        LimitExceededError: the tensors are larger than `max_nbytes`; the error names one and what it claims.
+        LimitExceededError: more than `max_nbytes` would be written; the error names a tensor or file, and its size.
         UnsupportedTensorError: a tensor has a dtype that the files cannot hold.
         BaseMismatchError: `src` is relative, and `base` is missing or not the one that it needs.
         ValueError: nothing stands below `key`; there is no such form; `dst` ends as files of another form do; no tensor
@@ -114,7 +117,7 @@ def convert_checkpoint(
         saved = stack.enter_context(closing(DistributedTensors(source, key, opened, count)))
         with ErrorContext(file=source):
             shards, notices = _plan(saved, key, to)
-            check_room(((None, tensor.name, tensor.nbytes) for tensor in saved.tensors.values()), max_nbytes)
+            check_room(_claims(saved, shards, to), max_nbytes)
         written = {target.name} if to == "torch" else {shard.path for shard in shards}
         if len(shards) > 1:
             written.add(_INDEX_NAME)
@@ -139,7 +142,7 @@ def convert_checkpoint(
             access = _access(saved.files)
             with ErrorContext(file=source):
                 if to == "torch":
-                    files = [_write_torch(saved, target.name, work.result, access, meter, key)]
+                    files = [_write_torch(saved, target.name, work.result, access, meter, key, max_nbytes)]
                 else:
                     files = _write_safetensors(saved, shards, work.result, access, meter)
             result.put(work, written, progress)
@@ -202,8 +205,21 @@ def _plan(saved: DistributedTensors, key: str | None, to: Form) -> tuple[list[_S
     for number, names in enumerate(groups, 1):
         path = f"model-{number:05}-of-{len(groups):05}.safetensors" if len(groups) > 1 else "model.safetensors"
         # In the order of the file, since what is far away is fetched in that order.
-        shards.append(_Shard(path, {entry.name: names[entry.name] for entry in _entries(saved, names)}))
+        shards.append(_Shard(path, {entry.name: names[entry.name] for entry in _header(saved, names).entries}))
     return shards, _notices(saved, key)
+
+
+def _claims(saved: DistributedTensors, shards: list[_Shard], to: Form) -> Iterator[Claim]:
+    """What is to be written."""
+    for tensor in saved.tensors.values():
+        yield None, tensor.name, tensor.nbytes
+    if to == "torch":
+        yield from ((None, name, saved.value_nbytes(name)) for name in saved.names if name not in saved.tensors)
+        return
+    for path, names in shards:
+        yield path, None, len(_header(saved, names).prefix)
+    if len(shards) > 1:
+        yield _INDEX_NAME, None, len(_index(saved, shards))
 
 
 def _notices(saved: DistributedTensors, key: str | None) -> list[str]:
@@ -255,8 +271,18 @@ def _check_torch(tensor: SavedTensor) -> None:
     _ = tensor.itemsize  # which raises for a dtype of torch that no frame has
 
 
-def _entries(saved: DistributedTensors, names: Mapping[str, str]) -> Any:
-    return packed((new, *_form(saved.tensors[old]), saved.tensors[old].nbytes) for new, old in names.items())
+def _header(saved: DistributedTensors, names: Mapping[str, str]) -> Header:
+    """That of a shard with tensors of these names, by which those of the checkpoint are found."""
+    entries = packed((new, *_form(saved.tensors[old]), saved.tensors[old].nbytes) for new, old in names.items())
+    check_names(entries)
+    return build_header({"format": "pt"}, entries)
+
+
+def _index(saved: DistributedTensors, shards: list[_Shard]) -> bytes:
+    total = sum(tensor.nbytes for tensor in saved.tensors.values())
+    home = {name: path for path, names in shards for name in names}
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(home.items()))}
+    return f"{json.dumps(index, indent=2)}\n".encode()
 
 
 def _write_safetensors(
@@ -265,31 +291,32 @@ def _write_safetensors(
     root.mkdir(exist_ok=True)
     reports = []
     for path, names in shards:
-        entries = _entries(saved, names)
-        check_names(entries)
-        header = build_header({"format": "pt"}, entries)
+        header = _header(saved, names)
         meter.begin(path, header.data_nbytes)
         with OutputFile(root / path, access) as file:
             file.write(0, header.prefix)
-            for entry in entries:
+            for entry in header.entries:
                 file.write(header.data_start + entry.start, saved.content(names[entry.name]))
                 meter.advance(entry.nbytes)
             file.sync()
             reports.append(_report(saved, path, "safetensors", names.values(), file.nbytes))
         meter.end()
     if len(shards) > 1:
-        total = sum(tensor.nbytes for tensor in saved.tensors.values())
-        home = {name: path for path, names in shards for name in names}
-        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(home.items()))}
         with OutputFile(root / _INDEX_NAME, access) as file:
-            file.write(0, f"{json.dumps(index, indent=2)}\n".encode())
+            file.write(0, _index(saved, shards))
             file.sync()
             reports.append(FileReport(_INDEX_NAME, "index", 0, file.nbytes))
     return reports
 
 
 def _write_torch(
-    saved: DistributedTensors, name: str, place: Path, access: Access, meter: Meter, key: str | None
+    saved: DistributedTensors,
+    name: str,
+    place: Path,
+    access: Access,
+    meter: Meter,
+    key: str | None,
+    max_nbytes: int | None,
 ) -> FileReport:
     """`name`: that of the result, which is made at `place`."""
 
@@ -305,7 +332,7 @@ def _write_torch(
     ]
     meter.begin(name, sum(tensor.nbytes for tensor in saved.tensors.values()))
     with OutputFile(place, access) as file:
-        write_state_dict(items, file, place.parent)
+        write_state_dict(items, file, place.parent, lambda nbytes: check_room([(name, None, nbytes)], max_nbytes))
         file.sync()
         meter.end()
         return _report(saved, name, "torch", saved.names, file.nbytes)

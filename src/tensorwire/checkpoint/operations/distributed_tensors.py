@@ -90,6 +90,9 @@ class _Parts(Protocol):
     def stored_nbytes(self, key: Key) -> int:
         """What a part takes in its file."""
 
+    def value_nbytes(self, key: Key) -> int:
+        """What is read of a value."""
+
     def is_compressed(self, key: Key) -> bool: ...
 
     def check(self, key: Key, nbytes: int) -> None:
@@ -172,6 +175,10 @@ class DistributedTensors:
     def stored_nbytes(self, name: str) -> int:
         """What it takes in the files."""
         return sum(map(self._parts.stored_nbytes, self.keys(name)))
+
+    def value_nbytes(self, name: str) -> int:
+        """What is read of a value that is no tensor."""
+        return self._parts.value_nbytes((name, None))
 
     def is_compressed(self, name: str) -> bool:
         return any(map(self._parts.is_compressed, self.keys(name)))
@@ -257,6 +264,10 @@ class _Frames:
     def stored_nbytes(self, key: Key) -> int:
         return self._places[key][1].entry.nbytes
 
+    def value_nbytes(self, key: Key) -> int:
+        stored, tensor = self._places[key]
+        return stored.layout(tensor.name)[2]
+
     def is_compressed(self, key: Key) -> bool:
         return self._places[key][1].compressed
 
@@ -316,6 +327,8 @@ class _PartsOfTorch:
 
     def stored_nbytes(self, key: Key) -> int:
         return int(self._places[key][1][1])
+
+    value_nbytes = stored_nbytes
 
     def is_compressed(self, key: Key) -> bool:
         return False

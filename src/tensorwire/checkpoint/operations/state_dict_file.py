@@ -41,9 +41,9 @@ class Item(NamedTuple):
     make: Callable[[], Any]
 
 
-def write_state_dict(items: Iterable[Item], file: OutputFile, directory: Path) -> None:
+def write_state_dict(items: Iterable[Item], file: OutputFile, directory: Path, check: Callable[[int], object]) -> None:
     """Write what `torch.load` gives as nested dicts. Tensors pass through a temporary file in `directory`, which
-    torch.save reads through a memory map.
+    torch.save reads through a memory map. `check` is called with the size that the file is about to have; it may raise.
 
     Raises:
         CorruptDataError: places contradict each other.
@@ -64,7 +64,7 @@ def write_state_dict(items: Iterable[Item], file: OutputFile, directory: Path) -
             del content
         memory = _mapped(spool)
         made = [(place, _tensor(memory, *value) if isinstance(value, tuple) else value) for place, value in values]
-        appended = _Appended(file, memory)
+        appended = _Appended(file, memory, check)
         try:
             torch.save(_nested(made), appended)
         except Exception:
@@ -98,15 +98,16 @@ class _Appended:
         error: what has kept it from writing. torch raises another one, which does not say so.
     """
 
-    def __init__(self, file: OutputFile, memory: mmap | None) -> None:
-        self._file, self._memory = file, memory
+    def __init__(self, file: OutputFile, memory: mmap | None, check: Callable[[int], object]) -> None:
+        self._file, self._memory, self._check = file, memory, check
         self._touched = 0
-        self.error: OSError | None = None
+        self.error: Exception | None = None
 
     def write(self, data: bytes) -> int:
         try:
+            self._check(self._file.nbytes + len(data))
             self._file.write(self._file.nbytes, data)
-        except OSError as error:
+        except Exception as error:
             self.error = error
             raise
         self._touched += len(data)
