@@ -256,7 +256,7 @@ def test_a_relative_frame_where_nothing_is_its_base(
         patch.setattr(sync_copies.HostCopies, "_stored", lying)
         publisher.publish({**FIRST, "claim": np.zeros(8, np.uint8)}, anchor=is_anchor)
     take_little(monkeypatch)
-    refused = r"expected a plain frame, got a relative one.*weight_v000001/.*'claim'"
+    refused = r"expected a plain frame.*got a relative one.*weight_v000001/.*'claim'"
     for target in (arrays, served, {}):
         with pytest.raises(CorruptDataError, match=refused):
             Follower(store, target, in_place=in_place, threads=1).stage()

@@ -188,8 +188,8 @@ class Frames:
                 raise CorruptDataError(f"expected {expected}, as the index says, got {found}")
             has_base = version.base is not None and (name, version.number) not in self._first
             if frame is not None and frame.info.base_hash is not None and not has_base:
-                text = "expected a plain frame, got a relative one, in an anchor or of a tensor that is new, or has another "
-                raise CorruptDataError(f"{text}dtype or shape than before", advice="publish an anchor")
+                text = "expected a plain frame in an anchor, or of a tensor that is new or has another dtype or shape"
+                raise CorruptDataError(f"{text}, got a relative one", advice="publish an anchor")
         self._meter.end()
         return Fetched(data, frame, expected, stored.path)
 
