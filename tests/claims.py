@@ -229,6 +229,7 @@ NOT_MEASURED: dict[str, list[str]] = {
     "docs/decisions.md": ["where *exact* is within 5 % of it"],
     "docs/deltas.md": ["betas of 0.9 and 0.999, and a weight decay of 0.01"],
     "docs/traffic.md": ["4.016 bits a weight at every rate", "only if the shortest step became 5 % shorter"],
+    "docs/sync.md": ["at most [52,429 times] the bytes that were fetched"],
     "docs/format.md": ["more than 52,429 times N bytes", "at most 1,024 times the bytes of the frame"],
     "docs/inference-benchmark.md": ["with 4 GB/s a core"],
     "docs/devices.md": [

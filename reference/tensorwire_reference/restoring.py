@@ -138,5 +138,6 @@ def _in_order(file: TensorFile, header: bytes) -> Iterator[bytes]:
     entries = parse_header(header).entries
     require(entries.keys() == set(file.names), "the header of the original has other tensors")
     for name, entry in entries.items():
-        require(file.nbytes(name) == entry.nbytes, f"{name} has another size than the header of the original says")
+        found = (*file.label(name), file.nbytes(name))
+        require(found == (entry.dtype, entry.shape, entry.nbytes), f"{name} is another one than the original has there")
         yield file.read(name).data

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.checkpoint.directory import distributed
+from tensorwire.checkpoint.directory import distributed, distributed_pickle
 from tensorwire.errors import FormatError
 from tests.support.processes import exit_code
 
@@ -45,6 +45,7 @@ def metadata(**members: bytes) -> bytes:
 
 
 MANY = 300_000
+LONG = b"X" + struct.pack("<I", MANY) + b"x" * MANY
 PICKLES = {
     "a key of a dict": b"}" + doubled() + b"K\x01s",
     "a key of a dict, of many": b"}(" + doubled() + b"K\x01" + doubled() + b"K\x02u",
@@ -99,6 +100,12 @@ PICKLES = {
     "a name that is long": b"c" + b"m" * MANY + b"\n" + b"n" * MANY + b"\n",
     "a name in two lines without an end": b"cos",
     "a key without a value": b"}(K\x01u",
+    "a name put together again and again": text(b"torch")
+    + b"\x94"
+    + LONG
+    + b"\x94]("
+    + b"h\x00h\x01\x93" * MANY
+    + b"e",
     "a torch function": metadata(planner_data=called(b"torch", b"load", text(b"x") + b"\x85")),
     "a pickle of another module": called(b"os", b"system", text(b"true") + b"\x85"),
     "nothing": b"",
@@ -150,7 +157,7 @@ def test_no_metadata_takes_more_than_its_own_size(tmp_path: Path) -> None:
 WEIGHER = """
 import os, sys
 from pathlib import Path
-from tensorwire.checkpoint.directory import distributed
+from tensorwire.checkpoint.directory import distributed, distributed_pickle
 from tensorwire.errors import FormatError
 
 def peak():
@@ -166,6 +173,8 @@ for folder in sys.argv[1:]:
         os._exit(0)
     os.wait()
 """
+AGAIN = metadata(planner_data=b"}" + text(b"a") + b"](" + b"K\x01" * 250 + b"t\x94aCUTs").partition(b"CUT")
+"""Values of a planner, one of which may be named again and again."""
 FORGED = [
     ("tensorwire-dcp.json", b'{"format":"tensorwire-dcp","version":1,"x":[', b"[],", b"0]}", 40),
     ("tensorwire-dcp.json", b'{"format":"tensorwire-dcp","version":1,"x":[', b"[0],", b"0]}", 40),
@@ -173,6 +182,7 @@ FORGED = [
     (".metadata", b"\x80\x04]", b"]a", b".", 100),
     (".metadata", b"\x80\x04]", b"\x94", b".", 100),
     (".metadata", b"\x80\x04]", b"]\x94a", b".", 100),
+    (".metadata", b"\x80\x04" + AGAIN[0], b"h\x00a", AGAIN[2] + b".", 100),
 ]
 
 
@@ -187,3 +197,11 @@ def test_forged_metadata_takes_no_more_than_the_page_says(tmp_path: Path, start:
     run = subprocess.run([sys.executable, "-c", WEIGHER, *folders], capture_output=True, text=True, check=True)
     for folder, found, (name, *_, most) in zip(folders, run.stdout.split(), forged, strict=True):
         assert int(found) < most * (folder / name).stat().st_size
+
+
+def test_no_chosen_index_makes_look_ups_slow() -> None:
+    """The hashes of numbers are known to everybody, those of texts are not."""
+    for kept in (b"q\x07", b"r\x07\0\0\0", b"\x94"):
+        reader = distributed_pickle._MetadataReader(b"K\x01" + kept + b".")
+        reader.run()
+        assert [type(index) for index in reader._memo] == [str]

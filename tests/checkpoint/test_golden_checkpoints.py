@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from reference.tensorwire_reference import errors as reference_errors
+from reference.tensorwire_reference.checkpoint import header_checksum
 from reference.tensorwire_reference.decompress import decompress
 from reference.tensorwire_reference.tensor_files import Checkpoint
 from tensorwire import errors
@@ -25,7 +26,8 @@ from tensorwire.checkpoint import (
     verify,
 )
 from tensorwire.checkpoint.directory.config_and_index import CONFIG_KEY, check_config
-from tests.support.checkpoint_models import container, contents, edit_manifest, tree_hashes, weights
+from tests.support.checkpoint_models import container, contents, edit_manifest, read_header, tree_hashes, weights
+from tests.support.frame_surgery import Surgery
 from tests.support.restored import restored
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden" / "checkpoints" / "v1"
@@ -220,3 +222,52 @@ def test_the_reference_reads_deltas_of_the_package(tmp_path: Path) -> None:
     (tmp_path / "new").write_bytes(data)
     compress_checkpoint(tmp_path / "new", tmp_path / "delta", base=old)
     assert restored({"": (tmp_path / "delta").read_bytes()}, {"": old.read_bytes()}) == {"": bytes(data)}
+
+
+LABELS = {"w": ("BF16", (90, 100)), "plain": ("F16", (8,)), "empty": ("F16", (0, 4))}
+
+
+def relabel(path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+    """Say what a tensor is, in its frame or in the header, with checksums that are right again; its bytes stay."""
+    header, blob = read_header(path), path.read_bytes()
+    data = bytearray(blob[8 + int.from_bytes(blob[:8], "little") :])
+    if name == "w":
+        place = slice(*header["_w_tensorwire"]["data_offsets"])
+        frame = Surgery(data[place])
+        frame.set_shape(*shape)
+        data[place] = frame.close()
+    else:
+        header[name] |= {"dtype": dtype, "shape": shape}
+    texts = header.pop("__metadata__")
+    labels = [(key, entry["dtype"], tuple(entry["shape"])) for key, entry in header.items()]
+    texts["tensorwire.checksum"] = header_checksum(texts, labels)
+    text = json.dumps({"__metadata__": texts, **header}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@pytest.mark.parametrize("in_directory", [False, True])
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape"),
+    [("plain", "BF16", (8,)), ("plain", "F16", (2, 4)), ("empty", "BF16", (0, 4)), ("empty", "F16", (0, 5)),
+     ("w", "BF16", (100, 90))],
+)  # fmt: skip
+def test_both_readers_restore_no_tensor_that_is_stored_as_another_one(
+    name: str, dtype: str, shape: tuple[int, ...], in_directory: bool, tmp_path: Path
+) -> None:
+    """What `load_file` gives is what the original has."""
+    data = {"w": weights(9000, 1), "plain": bytes(range(16)), "empty": b""}
+    model, packed = tmp_path / "model", tmp_path / "packed"
+    model.mkdir()
+    (model / "m.safetensors").write_bytes(container([(each, *LABELS[each], data[each]) for each in LABELS]))
+    compress_checkpoint(model if in_directory else model / "m.safetensors", packed)
+    file = packed / "m.safetensors" if in_directory else packed
+    relabel(file, name, *LABELS[name])
+    assert restored(contents(packed) if in_directory else {"": packed.read_bytes()}).popitem()[1]
+    decompress_checkpoint(packed, tmp_path / "out")
+    relabel(file, name, dtype, shape)
+    assert not verify(packed).ok
+    with pytest.raises(errors.CorruptDataError, match=f"expected .* bytes, got {dtype}.*{name}"):
+        decompress_checkpoint(packed, tmp_path / "x")
+    with pytest.raises(reference_errors.CorruptDataError, match=f"{name} is another one than the original has there"):
+        decompress(packed, tmp_path / "x")
+    assert not (tmp_path / "x").exists()

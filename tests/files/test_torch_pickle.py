@@ -76,7 +76,13 @@ def test_tuples_that_double_with_each_level_cost_nothing() -> None:
         read_storages(b"\x80\x02" + levels + REBUILD + b"(" + NAMED_STORAGE + b"NNNNNh\x3ctR.")
 
 
-@pytest.mark.parametrize("arguments", [WORD + b"NNNNNctorch\nuint16\n", NAMED_STORAGE + b"NNNNNN"])
+LONG_NAME = b"ctorch\n" + b"x" * 60 + b"\n"
+"""It would be copied and hashed for each tensor that has it as its dtype."""
+
+
+@pytest.mark.parametrize(
+    "arguments", [WORD + b"NNNNNctorch\nuint16\n", NAMED_STORAGE + b"NNNNNN", NAMED_STORAGE + b"NNNNN" + LONG_NAME]
+)
 def test_a_tensor_of_no_storage_or_no_dtype_is_refused(arguments: bytes) -> None:
     with pytest.raises(FormatError, match="makes a tensor in a way that torch does not write"):
         read_storages(b"\x80\x02" + REBUILD + b"(" + arguments + b"tR.")
@@ -127,6 +133,14 @@ def test_memory_for_a_forged_pickle_is_bounded(content: bytes) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < (25 * len(content) if b"((" not in content else 20 << 20)
+
+
+def test_no_chosen_index_makes_look_ups_slow() -> None:
+    """The hashes of numbers are known to everybody, those of texts are not."""
+    for kept in (b"p7\n", b"q\x07", b"r\x07\0\0\0", b"\x94"):
+        reader = torch_pickle._StorageReader(WORD + kept + b".")
+        reader.run()
+        assert [type(index) for index in reader._memo] == [str]
 
 
 def test_values_that_are_kept_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

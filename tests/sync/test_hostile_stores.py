@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorwire import load_file
+from tensorwire import compress, frame_info, load_file
 from tensorwire.errors import BaseMismatchError, CorruptDataError, FormatError
+from tensorwire.files.frame_file import Stored
 from tensorwire.sync import Follower, Publisher, followed_arrays, versions
 from tensorwire.sync import copies as sync_copies
 from tensorwire.sync.directories import making
 from tests.support.frame_surgery import Surgery
-from tests.support.sync_runs import FIRST, SECOND, contents, follow, stepped
+from tests.support.sync_runs import FIRST, SECOND, contents, follow, follow_anew, stepped
 
 
 def followed(root: Path, number: int, *, in_place: bool) -> tuple[Publisher, list[Follower], dict[str, Any]]:
@@ -44,6 +45,18 @@ def forge(store: Path, number: int, change: Callable[[versions.Tensor], versions
     place.write_bytes(versions.dump_index(forged))
 
 
+def take_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No follower makes a buffer that is larger than the tensors of these tests need."""
+
+    def bounded(nbytes: int) -> memoryview:
+        assert nbytes < LITTLE
+        return memoryview(bytearray(nbytes))
+
+    for module in (followed_arrays, making):
+        monkeypatch.setattr(module, "new_buffer", bounded)
+
+
+LITTLE = 1 << 22
 LIES: dict[str, Callable[[versions.Tensor], versions.Tensor]] = {
     "large": lambda tensor: tensor._replace(shape=(1 << 42,)),
     "far too large": lambda tensor: tensor._replace(shape=(1 << 40, 1 << 40)),
@@ -68,13 +81,7 @@ def test_an_index_that_lies_about_a_tensor(
     expected, served = contents(held), tmp_path / "served"
     publisher.publish(SECOND)
     forge(tmp_path / "store", number, lie)
-
-    def bounded(nbytes: int) -> memoryview:
-        assert nbytes < 1 << 24
-        return memoryview(bytearray(nbytes))
-
-    for module in (followed_arrays, making):
-        monkeypatch.setattr(module, "new_buffer", bounded)
+    take_little(monkeypatch)
     for follower in followers:
         with pytest.raises(CorruptDataError):
             follower.stage()
@@ -82,7 +89,7 @@ def test_an_index_that_lies_about_a_tensor(
     assert contents(held) == expected
     if number == 1:
         assert contents(load_file(served)) == expected
-    assert all(path.stat().st_size < 1 << 24 for path in tmp_path.rglob("*"))
+    assert all(path.stat().st_size < LITTLE for path in tmp_path.rglob("*"))
 
 
 def test_names_are_not_paths(tmp_path: Path) -> None:
@@ -215,3 +222,44 @@ def test_versions_that_are_relative_to_each_other_in_a_circle(base: int, tmp_pat
         with pytest.raises(CorruptDataError, match="expected a base_version below 000001"):
             follower.stage()
     assert contents(held) == contents(load_file(tmp_path / "served")) == expected
+
+
+def claiming(nbytes: int) -> Stored:
+    """A few bytes that stand for as many as they say: a relative frame that changes nothing."""
+    surgery = Surgery(compress(np.zeros(1 << 10, np.uint8), base=np.zeros(1 << 10, np.uint8)))
+    surgery.set("uncompressed_nbytes", nbytes)
+    surgery.set_shape(nbytes)
+    frame = surgery.close()
+    return Stored("claim", "U8", (nbytes,), frame, True, frame_info(frame).content_hash)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    ("held", "is_anchor"), [(None, True), (None, False), (9, True), (9, False), (2 * LITTLE, True)]
+)
+def test_a_relative_frame_where_nothing_is_its_base(
+    held: int | None, is_anchor: bool, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but a base bounds what it claims: an anchor, and a tensor that is new or had another size, have none."""
+    store, served, arrays = tmp_path / "store", tmp_path / "served", dict[str, Any]()
+    publisher = Publisher(store, threads=1)
+    before = dict(FIRST) if held is None else {**FIRST, "claim": np.ones(held, np.uint8)}
+    publisher.publish(before)
+    for target in (arrays, served):
+        follow_anew(store, target, in_place=in_place)
+    stored = sync_copies.HostCopies._stored
+
+    def lying(copies: sync_copies.HostCopies, name: str, *arguments: Any) -> Stored:
+        return claiming(2 * LITTLE) if name == "claim" else stored(copies, name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sync_copies.HostCopies, "_stored", lying)
+        publisher.publish({**FIRST, "claim": np.zeros(8, np.uint8)}, anchor=is_anchor)
+    take_little(monkeypatch)
+    refused = r"expected a plain frame.*got a relative one.*weight_v000001/.*'claim'"
+    for target in (arrays, served, {}):
+        with pytest.raises(CorruptDataError, match=refused):
+            Follower(store, target, in_place=in_place, threads=1).stage()
+    assert contents(arrays) == contents(load_file(served)) == contents(before)
+    with pytest.raises(CorruptDataError, match=refused):  # it goes on behind that version
+        Publisher(store, threads=1).publish({**FIRST, "claim": np.zeros(2 * LITTLE, np.uint8)})

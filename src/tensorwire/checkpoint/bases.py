@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._ground.filesystem import resolved
 from ..codec import check_takes_base
 from ..errors import CorruptDataError, FormatError
-from ..files.base import OUT_OF_ORDER, Base
+from ..files.base import OUT_OF_ORDER, Base, BaseTensor
 from ..files.beside import MAX_LINKS
 from ..files.given_arrays import ArrayFile
 from ..files.names import is_plain_relative, shown
@@ -154,11 +155,11 @@ def name_of(base: BasePath | None) -> str | None:
     return said(first if is_path(base) else first[0])
 
 
-def checked_base(base: BasePath | None) -> BasePath | None:
-    """`base`, if it is a path or a list of paths; TypeError if it is not."""
-    for each in base if isinstance(base, (list, tuple)) else () if base is None else (base,):
-        os.fspath(each)
-    return base
+def checked_base(base: BasePath | None) -> list[str] | None:
+    """The paths of a base; TypeError if it is neither a path nor a list of paths."""
+    if base is None:
+        return None
+    return [os.fspath(each) for each in (base if isinstance(base, (list, tuple)) else [base])]  # type: ignore[list-item]
 
 
 def _open_link(
@@ -210,6 +211,31 @@ def check_apart(target: Location, base: Base) -> None:
             raise ValueError(f"{target} is the base, or a file of it; {hint}")
         if inside(target, root) or inside(root, target):
             raise ValueError(f"{target} and the base {root} must not lie in each other; {hint}")
+
+
+def check_keeps_arrays(target: Location, base: Base, used: Iterable[BaseTensor], threads: int | None) -> None:
+    """Raise ValueError if the file that a result replaces has content of arrays which the result needs: they may come
+    from that file, and once it is gone nothing could restore the result. What the file only says to be equal to its own
+    base is none of its content.
+
+    Args:
+        used: the tensors of `base` that those of the result are relative to.
+    """
+    arrays = [each for link in base.links() if link.root is None for each in link.tensors()]
+    needed = {each.hash(threads) for each in used} | {
+        each.base_hash for link in base.links() for each in link.tensors()
+    }
+    lost = {each.hash(threads): each for each in arrays if each.hash(threads) in needed}
+    sizes = {each.nbytes for each in lost.values()}
+    with suppress(FormatError, OSError), closing(open_stored(target)) as stored:  # else it holds no tensors
+        for tensor in stored.tensors.values():
+            found = BaseTensor("", stored, tensor)
+            if found.nbytes in sizes and found.hash(threads) in lost.keys() - {found.base_hash}:
+                raise ValueError(
+                    f"{target} holds tensor {shown(tensor.name)} as the arrays of base have it, and the result could "
+                    "not be restored without it; name another destination, or give base by its path if it stands "
+                    "elsewhere"
+                )
 
 
 def check_apart_from(target: Location, source: Location) -> None:

@@ -45,6 +45,7 @@ class BaseTensor:
         is_relative: whether it can be read only with a base of its own.
         needs_base: whether that has to be given, since it is in no other file of the directory.
         known_hash: its content hash; None as long as it is not known.
+        base_hash: the content hash of what it is relative to; None if it is not.
     """
 
     __reduce_ex__ = not_copied("an open file", "open the base again by its path")
@@ -57,10 +58,12 @@ class BaseTensor:
         self.dtype, self.shape, self.nbytes = stored.layout(tensor.name)
         self._lock = threading.Lock()
         self.known_hash: str | None = None
+        self.base_hash: str | None = None
         self.is_relative = stored.is_relative(tensor)
         self.needs_base = stored.needs_base(tensor)
         if tensor.compressed:  # the header of its frame has a checksum, and each block is checked when it is read
-            self.known_hash = stored.hash_content(tensor, None)
+            info = stored.frame(tensor).info
+            self.known_hash, self.base_hash = info.content_hash, info.base_hash
             stored.forget(tensor)
 
     def read(self, start: int, out: memoryview, *, threads: int | None) -> None:
@@ -118,11 +121,10 @@ class BaseTensor:
 
     def still_has_base(self, threads: int | None) -> bool:
         """False if something that this tensor is relative to has changed."""
-        base_hash = self.stored.frame(self.tensor).info.base_hash
-        if base_hash is None:
+        if self.base_hash is None:
             return True
         base = self.stored.base_of(self.tensor)
-        return base.still_has(base_hash, threads) and base.still_has_base(threads)
+        return base.still_has(self.base_hash, threads) and base.still_has_base(threads)
 
 
 class _Alike(NamedTuple):

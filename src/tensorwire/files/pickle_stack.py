@@ -89,7 +89,7 @@ class PickleStack:
         """What an opcode makes of its argument and of the values that it has taken."""
         raise NotImplementedError
 
-    def keep(self, index: int | None, value: Any) -> None:
+    def keep(self, index: str | None, value: Any) -> None:
         """Keep the value on top of the stack, under the next index if there is none. It stays there."""
         raise NotImplementedError
 
@@ -164,9 +164,10 @@ class PickleStack:
         return values
 
 
-def index_of(code: int, argument: bytes) -> int:
-    """The index of a PUT or a GET, which the oldest protocol has in decimal."""
-    return decimal(argument) if code in b"pg" else int.from_bytes(argument, "little")
+def index_of(code: int, argument: bytes) -> str:
+    """The index of a PUT or a GET, which the oldest protocol has in decimal. It is a text, whose hash nobody foresees:
+    where numbers are keys, they can be chosen so that each look-up goes through all of a dict."""
+    return str(decimal(argument) if code in b"pg" else int.from_bytes(argument, "little"))
 
 
 def decimal(line: bytes) -> int:

@@ -42,6 +42,8 @@ _REBUILD_DTYPE = 6
 
 _MAX_TEXT_NBYTES = 32
 """A longer text is no key of a storage, and in no name that is looked for."""
+_MAX_NAME_NBYTES = 64
+"""A longer name is none that is looked for. What is kept may be copied and hashed for every few bytes of a pickle."""
 _MAX_MEMO = 2 << 20
 """How many texts, names and storages a pickle may come back to: a byte is enough to have one kept."""
 
@@ -88,7 +90,7 @@ class _StorageReader(PickleStack):
     def __init__(self, pickle: bytes) -> None:
         super().__init__(pickle)
         self.storages: dict[str, tuple[Storage, set[str]]] = {}
-        self._memo: dict[int, Any] = {}  # without what is None
+        self._memo: dict[str, Any] = {}  # without what is None
         self._num_kept = 0
 
     def value(self, code: int, argument: bytes, taken: list[Any]) -> Any:
@@ -112,9 +114,9 @@ class _StorageReader(PickleStack):
             return self._storage(taken[0] if taken else None)
         return self._note_dtype(*taken)
 
-    def keep(self, index: int | None, value: Any) -> None:
+    def keep(self, index: str | None, value: Any) -> None:
         if index is None:
-            index = self._num_kept
+            index = str(self._num_kept)
         self._num_kept += 1
         if value is None:
             self._memo.pop(index, None)
@@ -161,7 +163,7 @@ def _text(data: bytes) -> str | None:
 
 def _name(name: str) -> GlobalName | None:
     """The name of a global, if it may be of interest: torch's are."""
-    return GlobalName(name) if name.startswith("torch.") else None
+    return GlobalName(name) if name.startswith("torch.") and len(name) <= _MAX_NAME_NBYTES else None
 
 
 def _tuple(values: list[Any]) -> Any:

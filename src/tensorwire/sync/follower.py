@@ -263,7 +263,7 @@ class Follower:
         links = self._store.links(goal, state_of(tensors))
         wanted = result(tensors, links)
         plan = steps(tensors, links, wanted)
-        with Frames(self._store, plan, goal.small, progress) as frames:
+        with Frames(self._store, plan, tensors, goal.small, progress) as frames:
             self._target.stage(Position(goal.number, goal.writer, wanted), plan, frames)
         return Staged(goal.number, tuple(name for name, chain in plan.items() if chain))
 

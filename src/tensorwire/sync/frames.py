@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..storage.progress import Progress
     from .small_files import SmallFile
     from .store import Store
-    from .versions import Version
+    from .versions import Tensors, Version
 
 
 _PIECE_NBYTES = 2 << 20
@@ -144,13 +144,19 @@ class Frames:
         self,
         store: Store,
         plan: Mapping[str, Sequence[Version]],
+        held: Tensors = MappingProxyType({}),
         small: Mapping[str, SmallFile] = MappingProxyType({}),
         progress: Progress | None = None,
     ) -> None:
-        """`progress` counts what the frames make, uncompressed."""
+        """`held` is what `plan` begins with; `progress` counts what the frames make, uncompressed."""
         self._store, self.plan, self.small = store, plan, small
         sizes = (nbytes_of(link.tensors[name]) for name, links in plan.items() for link in links)
         self._meter = Meter(progress, sum(sizes))
+        self._first = {
+            (name, links[0].number)
+            for name, links in plan.items()
+            if links and (name not in held or held[name].layout != links[0].tensors[name].layout)
+        }  # what has no base at hand
         self._wanted: dict[tuple[int, str], list[str]] = {}
         for name, links in plan.items():
             for link in links:
@@ -161,7 +167,8 @@ class Frames:
         """The bytes of a tensor in a version.
 
         Raises:
-            CorruptDataError: the file is not the one that the index tells of.
+            CorruptDataError: the file is not the one that the index tells of, or has a relative frame where nothing can
+                be its base, which alone bounds what such a frame claims.
         """
         expected, file = version.tensors[name], version.homes[name]
         self._meter.begin(name, nbytes_of(expected))
@@ -179,6 +186,10 @@ class Frames:
                 found = Tensor(frame.info.dtype, frame.info.shape, frame.info.content_hash)
             if found != expected:
                 raise CorruptDataError(f"expected {expected}, as the index says, got {found}")
+            has_base = version.base is not None and (name, version.number) not in self._first
+            if frame is not None and frame.info.base_hash is not None and not has_base:
+                text = "expected a plain frame in an anchor, or of a tensor that is new or has another dtype or shape"
+                raise CorruptDataError(f"{text}, got a relative one", advice="publish an anchor")
         self._meter.end()
         return Fetched(data, frame, expected, stored.path)
 

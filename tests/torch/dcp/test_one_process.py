@@ -141,6 +141,19 @@ def test_relative_to_one_that_is_relative(tmp_path: Path) -> None:
     assert same(loaded(third, states[0], base=[second, first]), states[2])
 
 
+def test_a_save_never_removes_its_base(tmp_path: Path) -> None:
+    save(tmp_path / "first", state(1))
+    (file,) = (tmp_path / "first").glob("__*")
+    before = file.read_bytes()
+    for base in (tmp_path / "first", file):
+        with pytest.raises(CheckpointException) as caught:
+            save(tmp_path / "first", state(2), base=base)
+        assert isinstance(failure(caught), ValueError)
+        assert "are the same or lie in each other" in str(failure(caught))
+    assert file.read_bytes() == before
+    assert same(loaded(tmp_path / "first", state()), state(1))
+
+
 def test_a_url(tmp_path: Path) -> None:
     with faulty_store() as store:
         save("faulty://run/step1", state(1))

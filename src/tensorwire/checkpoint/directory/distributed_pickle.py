@@ -20,8 +20,13 @@ _PLACE_OF_TORCH = "torch.distributed.checkpoint.filesystem._StorageInfo"
 
 _MAX_DEPTH = 32
 """How many values may be nested. Metadata has 11 levels, and a planner's paths two more."""
-_MAX_SHARED = 256
-"""What may be named again has at most so many values in it: layouts, enumerations and sizes have fewer than 70."""
+_MAX_AGAIN = 2
+"""How many values may be named again for each byte of the pickle, each with all that is in it. Picklers stay below a
+half: what they name again are names, layouts, enumerations and sizes."""
+_TEXT_LENGTH = 32
+"""So many characters of a text count as a value."""
+_MAX_NAME_LENGTH = 100
+"""How long the name of a global may be: it is put together from texts that may be named again."""
 _MAX_STACK = 100_000
 """How many values may wait above a mark: a pickler puts 1,000 into a list or dict at once."""
 _MAX_INT_NBYTES = 16
@@ -125,25 +130,31 @@ class _Object:
         for value in values:
             if isinstance(value, _Object):
                 self.depth = max(self.depth, value.depth + 1)
-                self.count += value.count
-            else:
-                self.count += 1
+            self.count += _count(value)
         if self.depth > _MAX_DEPTH:
             raise FormatError(f"one that is nested more than {_MAX_DEPTH} levels deep")
 
 
+def _count(value: Any) -> int:
+    """How many values one stands for."""
+    if isinstance(value, _Object):
+        return value.count
+    return 1 + len(value) // _TEXT_LENGTH if isinstance(value, (str, bytes)) else 1
+
+
 class _MetadataReader(PickleStack):
-    """A pickler names the same object twice where a program does; here only what is small and whole may be named
-    twice."""
+    """A pickler names the same object twice where a program does; here only what is whole may be named twice, and not
+    more of it than the pickle has room for."""
 
     opcodes = _FOLLOWED
 
     def __init__(self, pickle: bytes) -> None:
         super().__init__(pickle)
-        self._memo: dict[int, Any] = {}
+        self._memo: dict[str, Any] = {}
+        self._room = _MAX_AGAIN * len(pickle)
 
-    def keep(self, index: int | None, value: Any) -> None:
-        self._memo[len(self._memo) if index is None else index] = value
+    def keep(self, index: str | None, value: Any) -> None:
+        self._memo[str(len(self._memo)) if index is None else index] = value
 
     def value(self, code: int, argument: bytes, taken: list[Any]) -> Any:
         if len(self.stack) >= _MAX_STACK:
@@ -189,10 +200,11 @@ class _MetadataReader(PickleStack):
             return taken[0]
         return None
 
-    def _kept(self, index: int) -> Any:
+    def _kept(self, index: str) -> Any:
         found = self._memo[index]
-        if isinstance(found, _Object) and (found.may_change or found.count > _MAX_SHARED):
-            raise FormatError(f"one that names a {found.kind} again, which may have more in it than the pickle")
+        self._room -= _count(found)
+        if self._room < 0 or (isinstance(found, _Object) and found.may_change):
+            raise FormatError(f"one that names a {_what(found)} again, which may have more in it than the pickle")
         return found
 
 
@@ -207,7 +219,8 @@ def _give_state(made: Any, state: Any) -> None:
 def _known(name: str) -> GlobalName:
     """A global of metadata, by its own name: with a dot in it one would reach all that its module imports."""
     module, _, last = name.rpartition(".")
-    if name not in _KNOWN and f"{module}." != _METADATA and not (module == "torch" and last):
+    is_known = name in _KNOWN or f"{module}." == _METADATA or (module == "torch" and last)
+    if len(name) > _MAX_NAME_LENGTH or not is_known:
         raise FormatError(shown(name))
     return GlobalName(name)
 

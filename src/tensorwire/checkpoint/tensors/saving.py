@@ -20,7 +20,7 @@ from ...storage.locations import locate, on_this_machine
 from ...storage.spool import SpoolFile
 from ...storage.staging import Staging
 from ...storage.upload import check_bucket, put_file
-from ..bases import check_apart, enter
+from ..bases import check_apart, check_keeps_arrays, enter
 
 if TYPE_CHECKING:
     import os
@@ -69,7 +69,8 @@ def save_file(
         UnsupportedTensorError: a tensor, or an array of `base`, cannot be read or stored (device, layout, dtype).
         TypeError: `tensors` is neither of the two, or `base` is none.
         ValueError: names collide or are not allowed, metadata is not text, or the header would exceed 100 MB; a
-            callable gives another dtype or shape; `base` is a chain that is not whole, or `path` is a file of it.
+            callable gives another dtype or shape; `base` is a chain that is not whole, or `path` is a file of it, or
+            holds content of the arrays that the new file would be relative to.
         BaseMismatchError: `base` is relative to another one that is not the one behind it.
         FileExistsError: something stands at `path` that is not a regular file.
         BlockingIOError: another process is writing the same `path`.
@@ -123,6 +124,9 @@ def write_file(
             return _write(file, arrays, texts, coding, bases)
 
         written = write_with_bases(chosen, arrays.entries, write)
+        if opened is not None and written.relative:
+            used = (base for index, base in chosen.items() if arrays.entries[index].name in written.relative)
+            check_keeps_arrays(target, opened, used, threads)
         arrays.check()
         file.sync()
         work.commit(None)

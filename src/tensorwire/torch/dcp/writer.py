@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from ..._ground.text import in_a_line
-from ...checkpoint.bases import checked_base
+from ...checkpoint.bases import check_apart_from, checked_base
 from ...checkpoint.directory.distributed import (
     DISTRIBUTED_NAME,
     PICKLE_NAME,
@@ -106,9 +106,12 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
         name = f"__{self._rank}_{secrets.token_hex(8)}.safetensors"
         results = []
         if entries:
+            folder = self._folder()
+            for base in self._base or ():
+                check_apart_from(folder, locate(base, self._storage_options))  # whose files `finish` removes
             written = write_file(
                 _tensors(entries, planner),
-                self._folder() / name,
+                folder / name,
                 profile=self._profile,
                 base=self._base,
                 threads=self._threads,
