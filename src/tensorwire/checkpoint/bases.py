@@ -162,7 +162,8 @@ def checked_base(base: BasePath | None) -> list[str] | None:
     """The paths of a base; TypeError if it is neither a path nor a list of paths."""
     if base is None:
         return None
-    return [os.fspath(each) for each in (base if isinstance(base, (list, tuple)) else [base])]  # type: ignore[list-item]
+    paths: Any = base if isinstance(base, (list, tuple)) else [base]
+    return [os.fspath(each) for each in paths]
 
 
 def _open_link(
