@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .checkpoint import sha256, unpack
+from .checkpoint import MANIFEST, sha256, unpack
 from .containers import Content, parse_header
 from .errors import CorruptDataError, TruncatedDataError, require
 from .manifest import OF_TENSORS
@@ -56,16 +56,17 @@ def _original(checkpoint: Checkpoint, file: dict[str, Any], note: Note) -> Itera
     if stored is None:
         note(f"{path} is missing: left out")
         return None
-    return _copied(stored, file, note)
+    return _copied(checkpoint, stored, file, note)
 
 
-def _copied(stored: Content, file: dict[str, Any], note: Note) -> Iterator[bytes]:
+def _copied(checkpoint: Checkpoint, stored: Content, file: dict[str, Any], note: Note) -> Iterator[bytes]:
     digest = hashlib.sha256()
     for start in range(0, len(stored), PIECE_NBYTES):
         piece = stored[start : start + PIECE_NBYTES]
         digest.update(piece)
         yield piece
     if digest.hexdigest() != file["sha256"]:
+        checkpoint.check_links(file["path"], MANIFEST)
         note(f"{file['path']} was edited: kept as it is now")
 
 

@@ -130,6 +130,10 @@ class Checkpoint:
             raise BaseMismatchError(
                 f"{of!r} needs {path!r}, and no {MANIFEST} of its directory lists both, or it is lost"
             )
+        self.check_links(path, of)
+
+    def check_links(self, path: str, of: str) -> None:
+        """Raise `CorruptDataError` if a link leads out of the directory, and not to where `of` lies as well."""
         if isinstance(self.files, Folder):
             self.files.check_links(path, of)
 

@@ -205,3 +205,7 @@ def test_no_chosen_index_makes_look_ups_slow() -> None:
         reader = distributed_pickle._MetadataReader(b"K\x01" + kept + b".")
         reader.run()
         assert [type(index) for index in reader._memo] == [str]
+
+
+def test_no_chosen_corner_makes_look_ups_slow() -> None:
+    assert distributed._corners([([0, 3], [2, 4])], [0, 1]) == {"[0, 3]": 1, "[0, 7]": -1, "[2, 3]": -1, "[2, 7]": 1}

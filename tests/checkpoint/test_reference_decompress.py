@@ -28,7 +28,13 @@ from reference.tensorwire_reference.errors import (
 )
 from reference.tensorwire_reference.folders import FileContent
 from tensorwire import errors
-from tensorwire.checkpoint import compress_checkpoint, load_file
+from tensorwire.checkpoint import (
+    compress_checkpoint,
+    decompress_checkpoint,
+    load_file,
+    transcode_checkpoint,
+    verify,
+)
 from tensorwire.files import original_record
 from tensorwire.files.header import parse_header as package_header
 from tests.support.checkpoint_models import contents, edit_manifest, tree_hashes, write_model
@@ -317,6 +323,48 @@ def test_links_of_a_file_system(small: Path, tmp_path: Path) -> None:
     (small / MODEL).symlink_to(tmp_path / MODEL)
     with pytest.raises(CorruptDataError, match="a link out of the directory"):
         decompress(small, tmp_path / "y")
+
+
+@pytest.mark.parametrize("part", ["", "folder"])
+def test_a_copied_file_brings_nothing_from_elsewhere(part: str, tmp_path: Path) -> None:
+    """Both readers follow a link out of the directory to what was compressed alone; one that leads to another file of
+    the directory, or lies with all others in the cache of a hub, may be edited as any file."""
+    model, packed, secret = tmp_path / "model", tmp_path / "packed", tmp_path / "secret"
+    for folder in (model, model / "folder"):
+        write(folder / MODEL, tensors(0))
+        (folder / "notes.txt").write_text("as it was")
+    compress_checkpoint(model, packed)
+    notes = packed / "folder" / "notes.txt"
+    notes.rename(secret)
+    notes.symlink_to(secret)
+    read: list[Callable[[Path], object]] = [
+        lambda out: decompress_checkpoint(packed / part, out),
+        lambda out: decompress(packed / part, out),
+        lambda out: transcode_checkpoint(packed / part, out, profile="compact"),
+    ]
+    for number, each in enumerate(read):
+        each(tmp_path / f"{number}")
+    assert verify(packed / part).ok
+    secret.write_text("a key")
+    for each in read:
+        with pytest.raises((errors.CorruptDataError, CorruptDataError), match=r"link (that leads )?out of"):
+            each(tmp_path / "x")
+        assert not (tmp_path / "x").exists()
+    assert [problem.kind for problem in verify(packed / part).problems] == ["CorruptDataError"]
+    notes.unlink()
+    notes.symlink_to("../notes.txt")
+    (packed / "notes.txt").write_text("edited")
+    for in_cache in (False, True):
+        for number, path in enumerate(contents(packed) if in_cache else ()):
+            place = tmp_path / "blobs" / f"{number}"
+            place.parent.mkdir(exist_ok=True)
+            shutil.copy(packed / path, place)
+            (packed / path).unlink()
+            (packed / path).symlink_to(place)
+        for each in read:
+            each(tmp_path / "x")
+            assert (tmp_path / "x" / ("notes.txt" if part else "folder/notes.txt")).read_text() == "edited"
+            shutil.rmtree(tmp_path / "x")
 
 
 def test_permissions_are_kept(small: Path, tmp_path: Path) -> None:

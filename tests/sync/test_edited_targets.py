@@ -92,6 +92,22 @@ def test_a_directory_that_somebody_edited_is_made_anew(
         assert contents(load_file(served)) == contents({**SECOND, "norm": SECOND["norm"] + seed + 1})
 
 
+def test_nothing_is_written_for_a_tensor_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file cannot be read any more, though it looks as it did: all is made anew, and each tensor once."""
+    store, served = tmp_path / "store", tmp_path / "served"
+    _, follower = one_behind(store, served)
+    file = (served / "model.safetensors").resolve()
+    times = file.stat()
+    with file.open("r+b") as opened:
+        opened.write(bytes(8))
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    positions: list[int] = []
+    acting(monkeypatch, making, "reserve", lambda _, position, nbytes: positions.append(position) if nbytes else None)
+    follow(follower, 1)
+    assert contents(load_file(served)) == contents(SECOND)
+    assert len(positions) == len(set(positions)) == sum(array.nbytes > 0 for array in SECOND.values())
+
+
 @pytest.mark.parametrize("is_read", [False, True])
 def test_an_edit_while_a_version_is_staged_is_seen(
     is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

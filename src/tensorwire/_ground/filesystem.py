@@ -172,6 +172,13 @@ def resolved(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def leads_out(path: Path, directory: Path, other: Path) -> bool:
+    """Whether a file is a link that leads out of a directory. In the cache of a hub every file is a link, into one
+    folder: there it has to lie beside what `other`, a file of the same directory, is a link to."""
+    place = resolved(path)
+    return resolved(directory) not in place.parents and place.parent != resolved(other).parent
+
+
 def real(path: Path) -> Path:
     return resolved(path.parent) / path.name
 

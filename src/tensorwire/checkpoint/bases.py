@@ -159,7 +159,8 @@ def checked_base(base: BasePath | None) -> list[str] | None:
     """The paths of a base; TypeError if it is neither a path nor a list of paths."""
     if base is None:
         return None
-    return [os.fspath(each) for each in (base if isinstance(base, (list, tuple)) else [base])]  # type: ignore[list-item]
+    paths: Any = base if isinstance(base, (list, tuple)) else [base]
+    return [os.fspath(each) for each in paths]
 
 
 def _open_link(
@@ -222,15 +223,16 @@ def check_keeps_arrays(target: Location, base: Base, used: Iterable[BaseTensor],
         used: the tensors of `base` that those of the result are relative to.
     """
     arrays = [each for link in base.links() if link.root is None for each in link.tensors()]
-    needed = {each.hash(threads) for each in used} | {
-        each.base_hash for link in base.links() for each in link.tensors()
-    }
-    lost = {each.hash(threads): each for each in arrays if each.hash(threads) in needed}
-    sizes = {each.nbytes for each in lost.values()}
+    if not arrays:
+        return
+    needed = {each.hash(threads) for each in used}
+    needed.update(each.base_hash or "" for link in base.links() for each in link.tensors())
+    nbytes = {each.hash(threads): each.nbytes for each in arrays if each.hash(threads) in needed}
+    sizes = set(nbytes.values())
     with suppress(FormatError, OSError), closing(open_stored(target)) as stored:  # else it holds no tensors
         for tensor in stored.tensors.values():
             found = BaseTensor("", stored, tensor)
-            if found.nbytes in sizes and found.hash(threads) in lost.keys() - {found.base_hash}:
+            if found.nbytes in sizes and found.hash(threads) in nbytes and found.hash(threads) != found.base_hash:
                 raise ValueError(
                     f"{target} holds tensor {shown(tensor.name)} as the arrays of base have it, and the result could "
                     "not be restored without it; name another destination, or give base by its path if it stands "

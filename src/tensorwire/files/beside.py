@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._ground.copies import not_copied
-from .._ground.filesystem import absolute, resolved
+from .._ground.filesystem import absolute, leads_out, resolved
 from ..codec import base_mismatch
 from ..errors import BaseMismatchError, CorruptDataError, ErrorContext, LimitExceededError
 from ..storage.inputs import open_input
@@ -216,12 +216,10 @@ class Beside:
         return None
 
     def _check_links(self, location: Path, root: Location) -> None:
-        """Raise CorruptDataError if a link leads out of the directory. In the cache of a hub every file is a link, into
-        one folder: there the base has to lie beside what the file itself is a link to."""
+        """Raise CorruptDataError if a link leads out of the directory."""
         assert isinstance(root, Path)
         assert isinstance(self._path, Path)
-        place = resolved(location)
-        if resolved(root) not in place.parents and place.parent != resolved(absolute(self._path)).parent:
+        if leads_out(location, root, absolute(self._path)):
             raise CorruptDataError(
                 f"expected a base in {str(root)!r}, but {str(location)!r} is a link that leads out of it",
                 advice="put a copy of the file in its place",

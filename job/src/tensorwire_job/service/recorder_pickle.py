@@ -40,11 +40,11 @@ class _DumpReader(PickleStack):
 
     def __init__(self, pickle: bytes) -> None:
         super().__init__(pickle)
-        self._kept: dict[int, Any] = {}
+        self._kept: dict[str, Any] = {}
         self._num_values = 0
 
-    def keep(self, index: int | None, value: Any) -> None:
-        self._kept[len(self._kept) if index is None else index] = value
+    def keep(self, index: str | None, value: Any) -> None:
+        self._kept[str(len(self._kept)) if index is None else index] = value
 
     def value(self, code: int, argument: bytes, taken: list[Any]) -> Any:
         self._num_values += 1

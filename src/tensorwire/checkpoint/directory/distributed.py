@@ -210,15 +210,16 @@ def _check_parts(name: str, size: list[int], chunks: list[Any]) -> None:
         raise CorruptDataError(f"expected parts of {shown(name)} that fill it, each place once")
 
 
-def _corners(boxes: Iterable[Any], axes: list[int]) -> dict[tuple[int, ...], int]:
+def _corners(boxes: Iterable[Any], axes: list[int]) -> dict[str, int]:
     """By corner how many boxes begin there less how many end there, dimension by dimension. Boxes next to each other
-    have the sums of the one that they make up together, and boxes that overlap or leave a gap have others."""
-    sums: Counter[tuple[int, ...]] = Counter()
+    have the sums of the one that they make up together, and boxes that overlap or leave a gap have others. A corner is
+    a text, whose hash nobody foresees: numbers can be chosen so that each look-up goes through all of a dict."""
+    sums: Counter[str] = Counter()
     for offsets, sizes in boxes:
         if all(sizes):
             ends = [((offsets[axis], 1), (offsets[axis] + sizes[axis], -1)) for axis in axes]
             for corner in product(*ends):
-                sums[tuple(place for place, _ in corner)] += prod(sign for _, sign in corner)
+                sums[str([place for place, _ in corner])] += prod(sign for _, sign in corner)
     return {corner: count for corner, count in sums.items() if count}
 
 

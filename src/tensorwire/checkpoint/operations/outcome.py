@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..._ground.filesystem import absolute, leads_out, resolved
 from ...errors import CorruptDataError
 from ...files.transfer import file_sha256
 from ..directory.manifest import OF_TENSORS, REPLACED
+from ..directory.paths import MANIFEST_NAME
 from ..results import ChangedFile, CheckpointReport, FileReport
 
 if TYPE_CHECKING:
@@ -80,7 +83,7 @@ def find_change(source: SourceFile, current: str | None, *, strict: bool) -> Cha
         strict: raise an error instead.
 
     Raises:
-        CorruptDataError: it is strict, and the file holds other bytes.
+        CorruptDataError: it is strict, and the file holds other bytes; or these stand elsewhere, behind a link.
         FileNotFoundError: it is strict, and there is no file.
     """
     known = source.known
@@ -102,4 +105,20 @@ def find_change(source: SourceFile, current: str | None, *, strict: bool) -> Cha
             advice="the file was edited or damaged; without strict (--strict) "
             + ("its original is restored from tensorwire.json" if is_kept else "it is kept as it is now"),
         )
+    if not is_kept and isinstance(source.location, Path) and source.location.is_symlink():
+        _check_link(source.location)
     return change
+
+
+def _check_link(link: Path) -> None:
+    """Raise CorruptDataError for a link out of its compressed directory: what stands elsewhere is not carried along
+    unless it is what was compressed."""
+    places = (absolute(link).parent, resolved(link.parent))
+    above = (place for path in places for place in (path, *path.parents))
+    root = next(place for place in above if (place / MANIFEST_NAME).exists())
+    if leads_out(link, root, root / MANIFEST_NAME):
+        raise CorruptDataError(
+            f"expected what {MANIFEST_NAME} lists or a file of {str(root)!r}, got a link that leads out of it",
+            file=link,
+            advice="put a copy of the file in its place",
+        )

@@ -75,7 +75,7 @@ class Writer:
         changed it without a trace, and the version that is made would hand that on."""
         for number, group in enumerate(self._groups(entry)):
             read = self._base_of(entry) if number == 0 else partial(_read_at, file, position)
-            if read is None and group and group[0].is_relative:
+            if read is None and (not group or group[0].is_relative):
                 raise BaseMismatchError("the tensor that serves is gone", file=file.path, tensor=entry.name)
             if is_new and number == 0:  # not before: the frame or the base has shown that the index does not lie
                 with naming(file.path):
