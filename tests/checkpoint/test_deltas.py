@@ -143,6 +143,18 @@ def test_tensors_of_one_name_are_told_apart_by_their_file(tmp_path: Path) -> Non
     assert tree_hashes(tmp_path / "back") == tree_hashes(tmp_path / "new")
 
 
+def test_a_directory_with_a_file_that_begins_as_a_long_header_does(tmp_path: Path) -> None:
+    """An archive of gzip does, and has in it what may be an escaped name."""
+    archive = b"\x1f\x8b\x08\0\0\0\0\0" + bytes(300_000) + b"\\u" + bytes(300_000)
+    for name, write in (("old", layer), ("new", next_layer)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(container(write(0, 1)))
+        (tmp_path / name / "vocab.txt.gz").write_bytes(archive)
+    checkpoint.compress_checkpoint(tmp_path / "new", tmp_path / "delta", base=tmp_path / "old")
+    checkpoint.decompress_checkpoint(tmp_path / "delta", tmp_path / "back", base=tmp_path / "old")
+    assert tree_hashes(tmp_path / "back") == tree_hashes(tmp_path / "new")
+
+
 def test_a_single_file(pair: Paths, tmp_path: Path) -> None:
     old, new, delta = pair["old"] / FIRST, pair["new"] / FIRST, tmp_path / "delta.safetensors"
     checkpoint.compress_checkpoint(new, delta, base=old)

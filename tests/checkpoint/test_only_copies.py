@@ -166,6 +166,37 @@ def test_a_shard_of_another_model_in_a_compressed_directory(model: Path, in_plac
     assert snapshot(in_place) == before
 
 
+def test_another_file_is_refused_before_the_work(shards: list[Path], tmp_path: Path) -> None:
+    plain = tmp_path / "plain.safetensors"
+    plain.write_bytes(container(layer(0, 0, 40)))
+    with pytest.raises(FileExistsError, match=OTHER):
+        compress_checkpoint(plain, shards[0], force=True, progress=raising(AssertionError))
+
+
+def test_a_compressed_file_where_the_result_has_a_plain_one(model: Path, packed: Path, tmp_path: Path) -> None:
+    """Whatever it is called there."""
+    plain = tmp_path / "plain.safetensors"
+    plain.write_bytes(container(layer(5, 5)))
+    for root, write in ((tmp_path / "x", decompress_checkpoint), (tmp_path / "y", compress_checkpoint)):
+        source = packed if write is decompress_checkpoint else model
+        write(source, root)
+        (root / "tokenizer.json").unlink()
+        compress_checkpoint(plain, root / "tokenizer.json")
+        before = snapshot(root)
+        with pytest.raises(FileExistsError, match=OTHER):
+            write(source, root, force=True)
+        assert snapshot(root) == before
+
+
+def test_a_damaged_shard_in_a_compressed_directory(model: Path, packed: Path) -> None:
+    """It may be another one's: nobody can tell."""
+    data = bytearray((packed / SHARD).read_bytes())
+    data[data.index(b"\x93TWF") + 8] ^= 0x80  # its version
+    (packed / SHARD).write_bytes(data)
+    with pytest.raises(FileExistsError, match=f"{OTHER}, or is damaged, .*the result is whole in"):
+        compress_checkpoint(model, packed, force=True)
+
+
 def test_a_base_that_a_delta_needs(tmp_path: Path) -> None:
     old, new, base, delta = (tmp_path / name for name in ("old", "new", "base", "delta"))
     old.write_bytes(container(layer(0, 1)))

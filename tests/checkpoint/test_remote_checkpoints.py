@@ -313,9 +313,46 @@ def test_an_upload_does_not_go_on_over_another_one(
         change(model)  # back to what it was
         monkeypatch.setattr(tempfile, "tempdir", here)
         for _ in range(2):
-            with pytest.raises(FileExistsError, match="another upload"):
+            with pytest.raises(FileExistsError, match="another content" if ended else "another upload"):
                 compress_checkpoint(model, "faulty://s/packed")
         assert objects(store, "/s/packed") == before
+
+
+def test_an_upload_goes_on_over_no_other_content(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one has put that there since, whole, where nothing stood when this one began."""
+    shard = model / "model-00001-of-00002.safetensors"
+    for source, place, number in ((model, "packed", 4), (shard, "alone", 1)):
+        with faulty_store() as store:
+            store.faults["put_file"] = _fails_at(number, [], after=False)
+            here = tempfile.gettempdir()
+            with pytest.raises(ConnectionResetError):
+                compress_checkpoint(source, f"faulty://s/{place}")
+            store.faults.clear()
+            _another_machine(monkeypatch, tmp_path, place)
+            change(model)
+            compress_checkpoint(source, f"faulty://s/{place}", force=source is model)
+            change(model)  # back to what it was
+            before = objects(store, "/s")
+            monkeypatch.setattr(tempfile, "tempdir", here)
+            for force in (False, True):
+                with pytest.raises(FileExistsError, match="compressed and holds another content than the source"):
+                    compress_checkpoint(source, f"faulty://s/{place}", force=force)
+                assert objects(store, "/s") == before
+
+
+def test_a_whole_folder_with_a_mark_is_replaced_by_no_other_content(model: Path, packed: Path) -> None:
+    """The mark was to go last of all, and did not."""
+    with faulty_store() as store:
+        compress_checkpoint(model, "faulty://s/packed")
+        store.pipe_file("/s/packed/.tensorwire-upload", b'{"token": "1", "paths": ["config.json"]}')
+        before = objects(store, "/s/packed")
+        change(model)
+        with pytest.raises(FileExistsError, match="compressed and holds another content than the source"):
+            compress_checkpoint(model, "faulty://s/packed", force=True)
+        assert objects(store, "/s/packed") == before
+        change(model)  # back to what it was
+        compress_checkpoint(model, "faulty://s/packed", force=True)
+        assert objects(store, "/s/packed") == contents(packed)
 
 
 def test_a_single_file_whose_upload_was_interrupted_at_its_end(model: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import zipfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tensorwire.checkpoint import compress_checkpoint, inspect, replace_checkpoint, verify
 from tensorwire.cli import main
 from tensorwire.errors import CorruptDataError
+from tensorwire.storage.inputs import open_input
 from tests.support.acting import interrupt
 
 pytest.importorskip("torch")
@@ -64,4 +66,23 @@ def test_verify_of_torch_files_alone(trained: Path, capsys: pytest.CaptureFixtur
         "note: not checked, since no manifest lists it: training_args.bin",
         f"{trained}: plain; the structure is ok, there are no checksums to check the data against",
         "7 tensors in 2 files",
+    ]
+
+
+def test_a_file_that_may_not_be_opened(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told of if it is called as a model is."""
+
+    def refused(location: Path) -> Any:
+        if location.name in ("secret.txt", "secret.pt"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(location))
+        return open_input(location)
+
+    for module in ("checkpoint.directory.shards", "files.torch_file"):
+        monkeypatch.setattr(f"tensorwire.{module}.open_input", refused)
+    (trained / "secret.txt").write_bytes(b"mine")
+    assert verify(trained).ok
+    (trained / "secret.pt").write_bytes(b"mine")
+    report = verify(trained)
+    assert [(problem.file, "Permission denied" in problem.message) for problem in report.problems] == [
+        ("secret.pt", True)
     ]

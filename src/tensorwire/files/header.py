@@ -97,6 +97,11 @@ def checked_length(prefix: bytes, file_nbytes: int) -> int:
     return length
 
 
+def begins(raw: bytes) -> bool:
+    """Whether a header begins as one does."""
+    return bool(_START.match(raw))
+
+
 def parse_header(raw: bytes, data_nbytes: int | None = None) -> Header:
     """Parse and check the JSON of a header; `data_nbytes` is what follows it in the file, None if that is not known.
 
@@ -104,7 +109,7 @@ def parse_header(raw: bytes, data_nbytes: int | None = None) -> Header:
         CorruptDataError: a rule is broken.
         TruncatedDataError: the data is shorter than the header says.
     """
-    if not _START.match(raw):
+    if not begins(raw):
         raise CorruptDataError("expected a safetensors header that begins with '{'", byte=8)
     try:
         text = raw.decode("utf-8")

@@ -25,7 +25,7 @@ from ..storage.pipeline import WINDOW_NBYTES
 from ..storage.remote import RemotePath
 from .base_content import Link
 from .foreign import PREFIX_NBYTES, recognise
-from .header import TensorEntry, checked_length, parse_header
+from .header import TensorEntry, begins, checked_length, parse_header
 from .json_object import canonical
 from .names import (
     BESIDE,
@@ -95,8 +95,8 @@ def may_be_compressed(file: Readable) -> bool:
 
 
 def may_be_header(raw: bytes) -> bool:
-    """The same of the header itself."""
-    return OUR_NAME in raw or b"\\u" in raw  # names may be escaped
+    """The same of the header itself. In other files a length that fits may be followed by anything."""
+    return begins(raw) and (OUR_NAME in raw or b"\\u" in raw)  # names may be escaped
 
 
 class StoredFile:

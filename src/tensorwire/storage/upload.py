@@ -106,10 +106,10 @@ class Upload:
             self._old = {place.path_in(self.target) for place in self.target.files()}
             if not self._old:
                 return
-        if UPLOAD_NAME in self._old:
-            owned: Collection[str] = {UPLOAD_NAME, *self._marked()["paths"]}
-        else:
-            owned, self._is_replacing = self._owned(self.target), True
+        owned = {UPLOAD_NAME, *self._marked()["paths"]} if UPLOAD_NAME in self._old else set()
+        if not owned or self._is_whole(self._old):
+            owned |= {*self._owned(self.target)}
+            self._is_replacing = True
         if self._is_directory and (others := sorted(self._old - set(owned))):
             raise self._refusal(f"holds an object that the result does not replace: {others[0]!r}")
         if not self._force:
@@ -162,8 +162,10 @@ class Upload:
             if self._is_replacing:
                 self._owned(self.target.again())  # which knows more, now that the result is whole
             self._begin(work)
-        elif is_folder:
-            there = self._listed()
+        else:
+            there = self._listed() if is_folder else {}
+            if self._is_whole(there) if is_folder else self.target.again().exists():
+                self._owned(self.target.again())  # another upload may have put it since this one was interrupted
         begun = work.finished[_BEGUN]
         if is_folder:
             self._mark(work, paths, there)
@@ -181,6 +183,10 @@ class Upload:
             self._remove(set(begun["old"]) - set(paths))
             remove_if_there(self.target / UPLOAD_NAME)
         work.drop()
+
+    def _is_whole(self, paths: Iterable[str]) -> bool:
+        """Whether a folder has what is put last and removed first, so that readers take it for whole."""
+        return bool(self._last) and any(map(self._last[-1], paths))
 
     def _listed(self) -> dict[str, list[int]]:
         """What stands in the folder, by path."""
@@ -223,8 +229,8 @@ class Upload:
         try:
             identity = _put(local, place, meter, exclusive=exclusive)
         except FileExistsError:
-            work.record(name, {})  # it is another's
-            raise
+            work.record(name, {})
+            raise self._refusal("holds what another upload has put there meanwhile") from None
         self._note(work, path, identity)
         meter.end()
 

@@ -153,6 +153,8 @@ def test_a_torch_file_is_what_torch_makes(tmp_path: Path, writer: str) -> None:
         "complex": torch.randn(5, 2, dtype=torch.complex128).T,
         "a.b": torch.ones(1),
         "none": None,
+        "tuples": [(), (0.9, 0.999), (1, "a", None)],
+        "betas": (0.9, 0.999),
     }
     saved(tmp_path / "c", writer, content)
     saved(tmp_path / "torchs", "torchs", content)

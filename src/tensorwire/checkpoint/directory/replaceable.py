@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import FormatError, UnsupportedVersionError
 from ...files.names import shown
+from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile
 from ...storage.staging import left_over
 from .manifest import OF_TENSORS, read_manifest
@@ -39,6 +40,8 @@ def made_of(sources: Sources, whole: Sequence[Location], path: Location) -> froz
         _check_file(path)
         for holder in whole:
             check_same(path, holder)
+        if not whole:
+            _check_size(path, sources.files[0].nbytes)
         return frozenset()
     manifest = _manifest_of(path)
     restored = {file.path: file for holder in whole for file in _manifest_of(holder).files}
@@ -51,11 +54,18 @@ def made_of(sources: Sources, whole: Sequence[Location], path: Location) -> froz
             continue
         if file.kind in OF_TENSORS or is_safetensors(file.path):  # even if a manifest says otherwise
             _check_file(place)
-            for holder in whole:
-                check_same(place, holder.joinpath(*file.path.split("/")))
         elif _is_model(place) and place.stat().st_size not in (0, file.nbytes):
             raise _refusal(place, f"is not the model that {MANIFEST_NAME} lists, so it is never replaced")
+        for holder in whole:
+            check_same(place, holder.joinpath(*file.path.split("/")))
     return frozenset({MANIFEST_NAME, *(file.path for file in manifest.files), *manifest.directories, *_left_over(path)})
+
+
+def _check_size(path: Location, nbytes: int) -> None:
+    """Raise FileExistsError for a compressed file whose original has another size."""
+    with suppress(FormatError), StoredFile(path) as old:
+        if (record := old.record()) is not None and OriginalReader(old, record, None).nbytes != nbytes:
+            raise _other(path)
 
 
 def _is_restored(old: ManifestFile, restored: Mapping[str, ManifestFile]) -> bool:
@@ -79,7 +89,7 @@ def restored_from(sources: Sources, written: Collection[str], path: Location) ->
     is_directory = path.is_dir()
     for source in sources.files:
         place = path.joinpath(*source.path.split("/")) if is_directory else path
-        if source.kind in OF_TENSORS and place.is_file():
+        if place.is_file():
             check_same(place, source.location)
     return frozenset({*written, *(_left_over(path) if is_directory else ())})
 
@@ -100,15 +110,21 @@ def replaced_by(written: Collection[str], path: Location) -> frozenset[str]:
 
 def check_same(path: Location, source: Location | None) -> None:
     """Raise FileExistsError for a compressed file whose content is not that of the compressed file `source`, or is not
-    known to be: it may be the only copy."""
+    known to be, as it is damaged: it may be the only copy."""
     with ExitStack() as stack:
         try:
-            stored = stack.enter_context(StoredFile(path))
+            old = stack.enter_context(StoredFile(path))
         except UnsupportedVersionError:
             raise _other(path) from None
         except FormatError:  # nothing of ours
             return
-        if stored.compressed and (source is None or not _is_same(stored, stack.enter_context(StoredFile(source)))):
+        if not old.compressed:
+            return
+        try:
+            is_same = source is not None and _is_same(old, stack.enter_context(StoredFile(source)))
+        except (FormatError, FileNotFoundError):  # damaged, or `source` is none of ours
+            is_same = False
+        if not is_same:
             raise _other(path)
 
 
@@ -161,8 +177,8 @@ def _is_model(path: Location) -> bool:
 
 
 def _other(path: Location, example: str = "") -> FileExistsError:
-    text = f"is compressed and holds another content than the source{example}, so it is never replaced by it"
-    return _refusal(path, text)
+    what = f"is compressed and holds another content than the source{example}, or is damaged"
+    return _refusal(path, f"{what}, so it is never replaced by it")
 
 
 def _refusal(path: Location, text: str) -> FileExistsError:

@@ -17,6 +17,7 @@ from .config_and_index import WEIGHTS_KEY, parse_index, read_index
 from .distributed import is_distributed, named_files, open_shard, refusal
 from .paths import (
     CONFIG_NAME,
+    MODEL_SUFFIXES,
     FoundFile,
     expect_ended,
     is_index,
@@ -157,10 +158,15 @@ def tensor_files(root: Location) -> dict[str, Location]:
 
 def holds_tensors(file: FoundFile) -> bool:
     """Whether a file counts as one of tensors: by its name, or as a torch file with a large storage. A compressed one
-    counts also if it is damaged, so that its damage is told; a torch file that cannot be looked into does not."""
+    counts also if it is damaged, and one that is called as a model is also if it cannot be opened, so that this is
+    told; a torch file that cannot be looked into does not."""
     if is_safetensors(file.path):
         return True
-    with open_input(file.location) as opened:
+    try:
+        opened = open_input(file.location)
+    except PermissionError:
+        return file.path.lower().endswith(MODEL_SUFFIXES)
+    with opened:
         try:
             return torch_view(opened) is not None
         except FormatError:

@@ -279,12 +279,20 @@ def _convert(
             written.intersection_update(paths)
             if profile is not None:
                 whole.append(work.result)
-            result.put(work, paths, progress)
+            _put(result, work, paths, progress)
         except BaseException:
             result.give_up(work)
             raise
     outcome.notices += work.notices
     return outcome.report(action, said(src), said(dst), name_of(options.base), started)
+
+
+def _put(result: Result, work: Staging, paths: Collection[str], progress: Progress | None) -> None:
+    try:
+        result.put(work, paths, progress)
+    except FileExistsError as error:
+        text = f"{error.strerror}; the result is whole in {work.result}, and the same command goes on with it"
+        raise FileExistsError(error.errno, text, error.filename) from None
 
 
 def _result(source: Location, target: Location, *, force: bool, owned: Callable[[Location], Collection[str]]) -> Result:

@@ -115,7 +115,7 @@ def _check_link(link: Path) -> None:
     unless it is what was compressed."""
     places = (absolute(link).parent, resolved(link.parent))
     above = (place for path in places for place in (path, *path.parents))
-    root = next(place for place in above if (place / MANIFEST_NAME).exists())
+    root = next((place for place in above if (place / MANIFEST_NAME).exists()), link.parent)
     if leads_out(link, root, root / MANIFEST_NAME):
         raise CorruptDataError(
             f"expected what {MANIFEST_NAME} lists or a file of {str(root)!r}, got a link that leads out of it",

@@ -41,6 +41,14 @@ class Item(NamedTuple):
     make: Callable[[], Any]
 
 
+class _Spooled(NamedTuple):
+    """Where the content of a tensor lies in the temporary file. Values may be tuples too."""
+
+    begin: int
+    nbytes: int
+    tensor: SavedTensor
+
+
 def write_state_dict(items: Iterable[Item], file: OutputFile, directory: Path, check: Callable[[int], object]) -> None:
     """Write what `torch.load` gives as nested dicts. Tensors pass through a temporary file in `directory`, which
     torch.save reads through a memory map. `check` is called with the size that the file is about to have; it may raise.
@@ -60,10 +68,10 @@ def write_state_dict(items: Iterable[Item], file: OutputFile, directory: Path, c
             begin = -(-spool.nbytes // _ALIGNMENT) * _ALIGNMENT
             content = make()
             spool.write(begin, content)
-            values.append((place, (begin, len(content), tensor)))
+            values.append((place, _Spooled(begin, len(content), tensor)))
             del content
         memory = _mapped(spool)
-        made = [(place, _tensor(memory, *value) if isinstance(value, tuple) else value) for place, value in values]
+        made = [(place, _tensor(memory, *value) if isinstance(value, _Spooled) else value) for place, value in values]
         appended = _Appended(file, memory, check)
         try:
             torch.save(_nested(made), appended)
