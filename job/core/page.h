@@ -133,12 +133,12 @@ struct Header {
   uint64_t heartbeat_ns;  // when the probe's thread last ran, which needs the interpreter
   uint64_t heartbeats;
   uint64_t exit_ns;       // when the exit reason was given; a process may live on
-  uint64_t signal_ns;     // when the first signal came that asks for the end
+  uint64_t signal_ns;     // when `signal` came
   uint64_t setup_ns;      // since when `setup` is what it is
   uint64_t activity_ns;   // so with `activity`
   uint64_t pulse_ns;      // when a thread last ran that needs none; 0: there is none
   uint32_t exit_kind;     // an ExitKind
-  uint32_t signal;        // the first SIGINT, SIGTERM or SIGHUP, whether the process ended of it or not; 0: none came
+  uint32_t signal;        // the last SIGINT, SIGTERM or SIGHUP, of several within 10 s the first; 0: none came
   uint32_t setup;         // a Setup
   uint32_t exit_signal;   // that ends the process: one of those, or else the last that tells of a crash; 0: none
   char exit_reason[256];  // texts are UTF-8, cut to their room, and end with a zero byte

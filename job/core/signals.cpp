@@ -17,6 +17,7 @@ constexpr int kCrashes[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};
 constexpr int kNumSignals = 32;
 constexpr uint64_t kLookNs = 500'000'000;  // that the end waits for a last look at most
 constexpr long kLookStepNs = 2'000'000;
+constexpr uint64_t kTogetherNs = 10'000'000'000;  // in which all ranks of a job get a signal
 constexpr uint64_t kAttentiveNs = 1'000'000'000;  // since who looks has asked: it does so a few times a second
 
 static_assert(std::atomic<Probe*>::is_always_lock_free);
@@ -46,7 +47,9 @@ bool note_exit(Header* header, ExitKind kind, uint64_t now) {
 
 void note_request(Header* header, int signal, bool ends) {
   const uint64_t now = tw_probe_now();
-  if (__atomic_load_n(&header->signal, __ATOMIC_RELAXED) == 0) {
+  const bool is_first = __atomic_load_n(&header->signal, __ATOMIC_RELAXED) == 0;
+  if (is_first || now - __atomic_load_n(&header->signal_ns, __ATOMIC_RELAXED) > kTogetherNs) {
+    __atomic_store_n(&header->signal, 0U, __ATOMIC_RELEASE);
     __atomic_store_n(&header->signal_ns, now, __ATOMIC_RELAXED);
     __atomic_store_n(&header->signal, static_cast<uint32_t>(signal), __ATOMIC_RELEASE);
   }

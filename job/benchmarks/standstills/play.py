@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _IN_FLIGHT = 2  # torch's threads of a gloo group
 _IN_PYTHON = ("lock", "store_poll")  # waits that a handler of a signal ends
+_TOGETHER = 10.0  # in which the page keeps the first of several signals
 _ABORT_SECONDS = 0.03
 _LATE = 0.3  # of the aborts, see Exchange: seen in real runs, not measured
 _AFTER = (0.01, 2.0)  # seconds after which a peer fails, see exit_reasons of the analyzer for the measurements
@@ -136,7 +137,7 @@ class Player:
         if name == "SIGKILL":
             self.end(rank, "", "", of_others=of_others)
             return
-        if not state.signal:
+        if not state.signal or self.now - state.signal_time > _TOGETHER:  # as the page keeps them
             state.signal, state.signal_time = name, self.now
         if state.local == "stop":
             return

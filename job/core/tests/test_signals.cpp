@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "page.h"
+#include "probe.h"
 #include "tests/check.h"
 
 using namespace tw::probe;
@@ -146,6 +147,24 @@ void test_a_signal_that_was_outlived_is_forgotten() {
     raise(SIGTERM);  // the first is still the one
     tw_probe_outlive_signal(probe, 0);
     raise(SIGTERM);
+  });
+  CHECK(left.has_exited() && left.header.signal == SIGTERM);
+}
+
+// A scheduler's warning is not the signal that ends the job later.
+void test_a_signal_long_after_another_takes_its_place() {
+  const Left left = left_by([](Probe* probe) {
+    std::signal(SIGHUP, count);
+    std::signal(SIGTERM, count);
+    tw_probe_watch_signals(probe, address(count));
+    raise(SIGHUP);
+    Header& header = probe->page->header;
+    header.signal_ns -= 9'000'000'000;
+    raise(SIGTERM);  // all get one, some of them late
+    CHECK(header.signal == SIGHUP);
+    header.signal_ns -= 2'000'000'000;
+    raise(SIGTERM);
+    CHECK(tw_probe_now() - header.signal_ns < 5'000'000'000);
   });
   CHECK(left.has_exited() && left.header.signal == SIGTERM);
 }
@@ -297,11 +316,11 @@ int main() {
         test_the_signal_that_ends_the_process_may_be_another_than_the_first, test_a_known_handler_is_called,
         test_what_is_ignored_stays_so, test_the_signal_of_a_forked_child_is_not_its_parents,
         test_what_was_said_before_stays_the_exit_reason, test_a_signal_that_was_outlived_is_forgotten,
-        test_an_abort_waits_for_a_last_look, test_a_request_that_ends_the_process_waits_for_a_look,
-        test_a_request_that_is_handled_only_asks_for_a_look, test_an_abort_waits_for_nobody_for_long,
-        test_a_crash_is_noted, test_a_handler_of_crashes_is_called, test_a_crash_that_was_mended_is_none,
-        test_a_later_handler_passes_a_crash_on, test_an_exit_reason_comes_before_a_crash,
-        test_a_page_that_was_closed_is_not_written}) {
+        test_a_signal_long_after_another_takes_its_place, test_an_abort_waits_for_a_last_look,
+        test_a_request_that_ends_the_process_waits_for_a_look, test_a_request_that_is_handled_only_asks_for_a_look,
+        test_an_abort_waits_for_nobody_for_long, test_a_crash_is_noted, test_a_handler_of_crashes_is_called,
+        test_a_crash_that_was_mended_is_none, test_a_later_handler_passes_a_crash_on,
+        test_an_exit_reason_comes_before_a_crash, test_a_page_that_was_closed_is_not_written}) {
     test();
   }
 }

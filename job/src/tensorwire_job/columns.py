@@ -115,7 +115,7 @@ class RankColumns(Mapping[int, Rank]):
         places: a place for each rank, in the order of their numbers.
         rows: a row for each process group of a rank.
         exit_reasons, phases: of the ranks that have one.
-        signals: seconds since the first signal that asked for the end, of ranks that got one.
+        signals: seconds since the signal that asked for the end, of ranks that got one.
         node_names: by the number of the node.
     """
 

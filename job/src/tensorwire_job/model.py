@@ -190,7 +190,7 @@ class Process:
     gone_seconds: float | None = None  # since its last sign of life, once it has exited or is lost
     exit_kind: ExitKind = ""
     exit_seconds: float | None = None  # age of exit_reason: of a process that lives on, too
-    signal: str = ""  # the first SIGINT, SIGTERM or SIGHUP that it got, whether or not it ends of it
+    signal: str = ""  # the last SIGINT, SIGTERM or SIGHUP, of several within 10 s the first, ended by it or not
     signal_seconds: float | None = None  # since then
     written_bytes: int = -1  # by calls that write, those to sockets included; -1 unknown
     read_bytes: int = -1

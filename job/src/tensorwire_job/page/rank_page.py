@@ -72,7 +72,7 @@ class RankPage:
 
     @property
     def signal(self) -> str:
-        """The first signal that asked it to end."""
+        """The last signal that asked it to end, of several within 10 s the first."""
         return _signal_name(self.header.signal)
 
     @property
