@@ -183,6 +183,15 @@ def test_who_pauses_while_it_writes_is_no_finding() -> None:
     assert {notice.level for notice in everything(quiet(of), 60.0)} == {"notice"}
 
 
+@pytest.mark.parametrize("step", [0.1, 0.15, 0.19, 0.25])
+def test_where_no_sample_tells_yet_nobody_is_said_to_be_still(step: float) -> None:
+    """The gate is as short as what samples need and what counts before it together."""
+    analyzer = Analyzer(replace(SECONDS, hang_seconds=3.0, slow_seconds=2.0))
+    at = quiet(lambda n, time: {"written_bytes": int(1e6 * max(time - 3.0, 0.0))})
+    found = [each for i in range(int(8.0 / step)) for each in analyzer.update(at(i * step)).findings]
+    assert {each.level for each in found} == {"notice"}
+
+
 def test_who_waits_for_a_cpu_that_others_have_works() -> None:
     """Four ranks that compile on half a CPU."""
     found = everything(quiet(lambda n, time: {"cpu_seconds": 0.12 * time, "wait_seconds": 0.85 * time}), 30.0)

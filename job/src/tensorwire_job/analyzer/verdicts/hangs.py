@@ -172,7 +172,8 @@ def find_no_progress(job: Job, first_seen: dict[int, float]) -> list[Verdict]:
     if works:
         return [_working(job, works, seconds)]
     window = min(job.thresholds.hang_seconds, job.thresholds.slow_seconds)
-    return [_still(job, alive, seconds)] if job.work.covers(_WHOLE * window, job.time) else []
+    is_known = job.work.covers(_WHOLE * window, job.time) and job.work.tells(job.time - recent, job.time)
+    return [_still(job, alive, seconds)] if is_known else []
 
 
 def _idle_seconds(job: Job, alive: list[int], first_seen: dict[int, float]) -> float:

@@ -80,6 +80,10 @@ class Work:
             now = before
         return ""
 
+    def tells(self, first: float, time: float) -> bool:
+        """Whether `since` has any time to look at: samples are apart, and the one that would do may be missing."""
+        return any(True for _ in self._intervals(first, time))
+
     def _intervals(self, first: float, time: float) -> Iterator[tuple[RankColumns, float]]:
         """Times long enough to tell something, from the last to that which begins at `first`: what was at the start of
         each, and its length."""
