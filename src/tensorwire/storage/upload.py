@@ -164,7 +164,7 @@ class Upload:
             self._begin(work)
         else:
             there = self._listed() if is_folder else {}
-            if self._is_whole(there):
+            if self._is_whole(there) if is_folder else self.target.again().exists():
                 self._owned(self.target.again())  # another upload may have put it since this one was interrupted
         begun = work.finished[_BEGUN]
         if is_folder:
@@ -185,9 +185,8 @@ class Upload:
         work.drop()
 
     def _is_whole(self, paths: Iterable[str]) -> bool:
-        """Whether readers take what stands there for whole: an object, or a folder of these paths that has what is put
-        last and removed first."""
-        return any(map(self._last[-1], paths)) if self._is_directory else self.target.again().exists()
+        """Whether a folder has what is put last and removed first, so that readers take it for whole."""
+        return bool(self._last) and any(map(self._last[-1], paths))
 
     def _listed(self) -> dict[str, list[int]]:
         """What stands in the folder, by path."""

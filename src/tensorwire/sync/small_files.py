@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..checkpoint.directory.config_and_index import is_compressed_config, read_config
 from ..checkpoint.directory.manifest import read_manifest
-from ..checkpoint.directory.paths import CONFIG_NAME, MANIFEST_NAME, is_index, is_model, is_plain_relative
+from ..checkpoint.directory.paths import CONFIG_NAME, MANIFEST_NAME, MODEL_SUFFIXES, is_index, is_plain_relative
 from ..errors import CorruptDataError, LimitExceededError
 from ..files.json_object import dump
 from ..files.names import shown
@@ -56,7 +56,7 @@ def is_small(name: str) -> bool:
         and name.isprintable()
         and len(name.encode(errors="replace")) <= _MAX_NAME_NBYTES
         and not name.startswith(".")
-        and not is_model(name)
+        and not name.lower().endswith(MODEL_SUFFIXES)
         and not is_index(name)
         and name not in _OURS
     )

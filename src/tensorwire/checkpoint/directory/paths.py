@@ -49,11 +49,6 @@ def is_safetensors(path: str) -> bool:
     return path.endswith(".safetensors")
 
 
-def is_model(path: str) -> bool:
-    """Whether a file is called as one with a model's tensors is."""
-    return path.lower().endswith(MODEL_SUFFIXES)
-
-
 def is_index(path: str) -> bool:
     return path.endswith(".json") and ".safetensors.index" in path
 

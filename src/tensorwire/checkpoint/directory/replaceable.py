@@ -15,7 +15,7 @@ from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile
 from ...storage.staging import left_over
 from .manifest import OF_TENSORS, read_manifest
-from .paths import MANIFEST_NAME, is_model, is_safetensors
+from .paths import MANIFEST_NAME, MODEL_SUFFIXES, is_safetensors
 
 if TYPE_CHECKING:
     from ...storage.locations import Location
@@ -54,7 +54,7 @@ def made_of(sources: Sources, whole: Sequence[Location], path: Location) -> froz
             continue
         if file.kind in OF_TENSORS or is_safetensors(file.path):  # even if a manifest says otherwise
             _check_file(place)
-        elif is_model(place.name) and place.stat().st_size not in (0, file.nbytes):
+        elif _is_model(place) and place.stat().st_size not in (0, file.nbytes):
             raise _refusal(place, f"is not the model that {MANIFEST_NAME} lists, so it is never replaced")
         for holder in whole:
             check_same(place, holder.joinpath(*file.path.split("/")))
@@ -168,8 +168,12 @@ def _check_file(path: Location) -> None:
             if not stored.compressed:
                 raise _refusal(path, "is a safetensors file that tensorwire did not write, so it is never replaced")
     except FormatError:
-        if is_model(path.name):
+        if _is_model(path):
             raise _refusal(path, "looks like a model that tensorwire did not write, so it is never replaced") from None
+
+
+def _is_model(path: Location) -> bool:
+    return path.name.lower().endswith(MODEL_SUFFIXES)
 
 
 def _other(path: Location, example: str = "") -> FileExistsError:

@@ -17,11 +17,11 @@ from .config_and_index import WEIGHTS_KEY, parse_index, read_index
 from .distributed import is_distributed, named_files, open_shard, refusal
 from .paths import (
     CONFIG_NAME,
+    MODEL_SUFFIXES,
     FoundFile,
     expect_ended,
     is_index,
     is_listable,
-    is_model,
     is_safetensors,
     scan,
     without_dots,
@@ -165,7 +165,7 @@ def holds_tensors(file: FoundFile) -> bool:
     try:
         opened = open_input(file.location)
     except PermissionError:
-        return is_model(file.path)
+        return file.path.lower().endswith(MODEL_SUFFIXES)
     with opened:
         try:
             return torch_view(opened) is not None

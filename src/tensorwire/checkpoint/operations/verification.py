@@ -21,7 +21,7 @@ from ...storage.progress import Meter
 from ..bases import enter, name_of
 from ..directory.distributed import DISTRIBUTED_NAME, is_distributed, named_files, open_shard
 from ..directory.manifest import OF_TENSORS, REPLACED
-from ..directory.paths import MANIFEST_NAME, is_model, is_safetensors, scan
+from ..directory.paths import MANIFEST_NAME, MODEL_SUFFIXES, is_safetensors, scan
 from ..directory.shards import holds_tensors
 from ..directory.sources import SourceFile, check_size, compressed_directory
 from ..results import ChangedFile, Problem, VerifyReport
@@ -149,7 +149,7 @@ class _Verifier:
             SourceFile(path, root.joinpath(*path.split("/")), SAFETENSORS, nbytes.get(path, 0))
             for path in sorted(named)
         ]
-        ignored = (path for path in nbytes if path not in named and is_model(path))
+        ignored = (path for path in nbytes if path not in named and path.lower().endswith(MODEL_SUFFIXES))
         return files, tuple(ignored)
 
     def _read_distributed(self, root: Location) -> None:

@@ -11,7 +11,8 @@
 #include "labels.cuh"
 #include "new_frames.cuh"
 
-constexpr u32 kHeaderNbytes = 768;  // of the longest fixed part and shape, padded for H; new_frames.py asks for so much
+constexpr u32 kHeaderNbytes = 768;  // of the longest fixed part and shape, padded for H
+static_assert(kHeaderNbytes == 768, "new_frames.py asks for so much");
 
 GLOBAL void BOUNDS(kWriters, 3) finish_frames(const NewFrame* __restrict__ frames, const u64* __restrict__ headers,
                                               const u64* __restrict__ ends, u64* leaves, const u64* __restrict__ hashes,
